@@ -1,0 +1,327 @@
+"""The peer of the step benchmark: one training step of Avalanche 0.6.0, timed inside Avalanche's own loop.
+
+Install the peer in an environment of its own. What depends on torch is installed without its dependencies,
+which would pull another, much larger build of torch, and the light packages are listed by hand:
+
+    python -m venv avalanche-venv && . avalanche-venv/bin/activate
+    pip install torch==2.13.0 numpy pillow
+    pip install dill gdown gputil lightning-utilities matplotlib packaging psutil qpsolvers
+    pip install tensorboard tqdm wandb
+    pip install --no-deps torchvision==0.28.0 torchmetrics pytorchcv avalanche-lib==0.6.0
+    PYTHONPATH=src python benchmarks/avalanche_peer.py --device cpu --steps 60
+
+Take the torchvision that goes with the torch at hand: 0.28 with 2.13, 0.26 with 2.11. Its wheel is built for
+CUDA, so beside a CPU build of torch its C++ extension does not load, and `import torchvision` stops at the
+first operator it wants to attach a shape function to. Avalanche needs torchvision's datasets and transforms,
+never those operators, so `prepare_import` declares their names, without kernels, and the import goes through.
+
+A timed step is what a user of Avalanche pays for: 10 current and 5 remembered images drawn by Avalanche's
+loader from tensors in memory, one joint forward pass, the backward pass and a plain SGD update. The peer runs
+lean, with no metric, logger or transform and no unit masking in its heads: each would only add to its time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import random
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CLASSES_PER_TASK = 5
+FEATURES = 160
+IMAGE = (3, 32, 32)
+LEARNING_RATE = 0.03
+FIRST_TASK_IMAGES = 200
+REPLAY_MEMORY = 200
+AGEM_PATTERNS = 25
+
+# The operators torchvision attaches shape functions to at import, whether or not its extension was loaded.
+_TORCHVISION_OPERATORS = (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+_declared: list[torch.library.Library] = []  # a library takes its operators with it when it is collected
+
+
+def prepare_import() -> None:
+    """Declare torchvision's operators if its C++ extension is absent or does not load; else do nothing."""
+    spec = find_spec("torchvision")
+    if _declared or spec is None or spec.origin is None:
+        return
+    for extension in Path(spec.origin).parent.glob("_C*"):
+        try:
+            torch.ops.load_library(extension)
+        except OSError:
+            continue
+    missing = [
+        operator
+        for operator in _TORCHVISION_OPERATORS
+        if not hasattr(torch.ops.torchvision, operator.partition("(")[0])
+    ]
+    if missing:
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        for operator in missing:
+            library.define(operator)
+        _declared.append(library)
+
+
+def available() -> str | None:
+    """None if Avalanche can be imported, else one sentence saying why it cannot."""
+    if find_spec("avalanche") is None:
+        return "Avalanche is not installed; benchmarks/avalanche_peer.py says how to install it."
+    try:
+        with _quiet():
+            prepare_import()
+            importlib.import_module("avalanche.training")
+    except (ImportError, RuntimeError) as error:
+        return f"Avalanche is installed but cannot be imported: {error}."
+    return None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Avalanche warns about missing solvers, loggers and streams, none of which the benchmark uses."""
+    with warnings.catch_warnings(record=True):
+        yield
+
+
+@dataclass
+class StepTimes:
+    """Seconds per iteration: `loop` from update to update, `compute` from the batch in hand to its update."""
+
+    loop: list[float]
+    compute: list[float]
+
+    def medians(self) -> dict[str, float]:
+        return {"loop": statistics.median(self.loop), "compute": statistics.median(self.compute)}
+
+
+@dataclass
+class _Clock:
+    """An Avalanche plugin that stamps the start and the end of each iteration of the second experience.
+
+    It must be the first plugin: A-GEM computes its reference gradient in `before_training_iteration`, and the
+    step includes that. After each iteration it calls `between`, whose time is in no iteration.
+    """
+
+    device: torch.device
+    images: int
+    between: Callable[[], object] | None
+    started: list[float] = field(default_factory=list)
+    finished: list[float] = field(default_factory=list)
+    resumed: list[float] = field(default_factory=list)
+    supports_distributed = False
+
+    def before_training_iteration(self, strategy: Any, **_: Any) -> None:
+        if strategy.clock.train_exp_counter == 1:
+            if len(strategy.mb_x) != self.images:
+                raise RuntimeError(f"Avalanche drew {len(strategy.mb_x)} images for a step of {self.images}.")
+            self.started.append(self._now())
+
+    def after_update(self, strategy: Any, **_: Any) -> None:
+        if strategy.clock.train_exp_counter == 1:
+            self.finished.append(self._now())
+            if self.between is not None:
+                self.between()
+            self.resumed.append(self._now())
+
+    def times(self, warmup: int) -> StepTimes:
+        ends = self.finished[warmup:]
+        return StepTimes(
+            loop=[end - start for start, end in zip(self.resumed[warmup - 1 : -1], ends, strict=True)],
+            compute=[end - start for start, end in zip(self.started[warmup:], ends, strict=True)],
+        )
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+
+class _LabelledImages(TensorDataset):
+    """Random images in memory, with the `targets` that Avalanche asks of a classification dataset."""
+
+    def __init__(self, count: int) -> None:
+        labels = torch.arange(count) % CLASSES_PER_TASK
+        super().__init__(torch.rand(count, *IMAGE), labels)
+        self.targets: list[int] = labels.tolist()
+
+
+def _two_tasks(images_in_second: int) -> list[Any]:
+    """Two experiences, each with a task label of its own and the classes 0 to 4."""
+    from avalanche.benchmarks import (
+        benchmark_from_datasets,
+        task_incremental_benchmark,
+        with_classes_timeline,
+    )
+    from avalanche.benchmarks.utils import as_classification_dataset
+
+    datasets = [
+        as_classification_dataset(_LabelledImages(count)) for count in (FIRST_TASK_IMAGES, images_in_second)
+    ]
+    benchmark = task_incremental_benchmark(benchmark_from_datasets(train=datasets))
+    return list(with_classes_timeline(benchmark).train_stream)
+
+
+def _multi_head(encoder: nn.Module) -> nn.Module:
+    """The encoder under Avalanche's multi-head classifier, put together as in Avalanche's `MTSimpleMLP`."""
+    from avalanche.models import MultiHeadClassifier, MultiTaskModule
+
+    class MultiHeadModel(MultiTaskModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = encoder
+            self.classifier = MultiHeadClassifier(FEATURES, CLASSES_PER_TASK, masking=False)
+
+        def forward(self, x: Tensor, task_labels: Tensor) -> Tensor:
+            return self.classifier(self.encoder(x), task_labels)
+
+    return MultiHeadModel()
+
+
+def _step_times(
+    plugin: Any,
+    images_per_step: int,
+    device: str | torch.device,
+    encoder: Callable[[], nn.Module],
+    steps: int,
+    warmup: int,
+    current: int,
+    seed: int,
+    between: Callable[[], object] | None,
+) -> StepTimes:
+    """Train two experiences with SGD and one plugin; the second, with the memory in use, is the one timed."""
+    if warmup < 1:
+        raise ValueError("warmup: at least 1, since a loop time runs from the end of the step before.")
+    from avalanche.training import Naive
+    from avalanche.training.plugins import EvaluationPlugin
+
+    random.seed(seed)
+    torch.manual_seed(seed)
+    clock = _Clock(torch.device(device), images_per_step, between)
+    model = _multi_head(encoder()).to(clock.device)
+    strategy = Naive(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=LEARNING_RATE),
+        criterion=nn.CrossEntropyLoss(),
+        train_mb_size=current,
+        train_epochs=1,
+        device=clock.device,
+        plugins=[clock, plugin],
+        evaluator=EvaluationPlugin(),
+    )
+    for experience in _two_tasks(images_in_second=current * (warmup + steps)):
+        strategy.train(experience, num_workers=0)
+    return clock.times(warmup)
+
+
+def er_step_times(
+    device: str | torch.device,
+    encoder: Callable[[], nn.Module],
+    steps: int,
+    warmup: int,
+    current: int = 10,
+    replay: int = 5,
+    seed: int = 0,
+    between: Callable[[], object] | None = None,
+) -> StepTimes:
+    """Both times of each experience-replay step after `warmup` steps; the global random state is reseeded.
+
+    `encoder` builds the module that maps images to [n, 160] features. `between` is called after each iteration,
+    the warm-up included, off the clock: on a noisy machine the other side takes its steps there, so that both
+    meet the same noise.
+    """
+    with _quiet():
+        prepare_import()
+        from avalanche.training.plugins import ReplayPlugin
+
+        plugin = ReplayPlugin(REPLAY_MEMORY, batch_size=current, batch_size_mem=replay)
+        return _step_times(plugin, current + replay, device, encoder, steps, warmup, current, seed, between)
+
+
+def agem_step_times(
+    device: str | torch.device,
+    encoder: Callable[[], nn.Module],
+    steps: int,
+    warmup: int,
+    current: int = 10,
+    replay: int = 5,
+    seed: int = 0,
+    between: Callable[[], object] | None = None,
+) -> StepTimes:
+    """Both times of each A-GEM step, as `er_step_times`; `replay` images give the reference gradient."""
+    with _quiet():
+        prepare_import()
+        from avalanche.training.plugins import AGEMPlugin
+
+        plugin = AGEMPlugin(patterns_per_experience=AGEM_PATTERNS, sample_size=replay)
+        return _step_times(plugin, current, device, encoder, steps, warmup, current, seed, between)
+
+
+def time_er_step(
+    device: str | torch.device,
+    encoder: Callable[[], nn.Module],
+    steps: int,
+    warmup: int,
+    current: int = 10,
+    replay: int = 5,
+    seed: int = 0,
+    between: Callable[[], object] | None = None,
+) -> list[float]:
+    """Seconds of each experience-replay iteration, loading included: `er_step_times(...).loop`."""
+    return er_step_times(device, encoder, steps, warmup, current, replay, seed, between).loop
+
+
+def time_agem_step(
+    device: str | torch.device,
+    encoder: Callable[[], nn.Module],
+    steps: int,
+    warmup: int,
+    current: int = 10,
+    replay: int = 5,
+    seed: int = 0,
+    between: Callable[[], object] | None = None,
+) -> list[float]:
+    """Seconds of each A-GEM iteration, loading included: `agem_step_times(...).loop`."""
+    return agem_step_times(device, encoder, steps, warmup, current, replay, seed, between).loop
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Median step times of Avalanche's ER and A-GEM, as JSON.")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--warmup", type=int, default=10)
+    parser.add_argument("--threads", type=int, help="CPU threads for torch; by default its own choice")
+    arguments = parser.parse_args()
+    reason = available()
+    if reason is not None:
+        raise SystemExit(reason)
+    if arguments.threads is not None:
+        torch.set_num_threads(arguments.threads)
+
+    from reprise.models.encoders import ReducedResNet18
+
+    options = (arguments.device, ReducedResNet18, arguments.steps, arguments.warmup)
+    medians = {"er": er_step_times(*options).medians(), "agem": agem_step_times(*options).medians()}
+    report = {"device": arguments.device, "steps": arguments.steps, "median_seconds": medians}
+    print(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""The cost ledger: arithmetic of a query and of a step, counted from the model's operations."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from reprise.models.model import Model
+from reprise.streams.stream import Stream
+
+
+def count_macs(model: Model, stream: Stream, task: int) -> int:
+    """Multiply-accumulates of one query of a task."""
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        _query(model, stream, task)
+    return counter.get_total_flops() // 2
+
+
+def measure_cost(model: Model, stream: Stream, examples_per_step: int) -> dict[str, Any]:
+    """MACs and seconds of one query per task, and FLOPs of a training step (forward and backward)."""
+    was_training = model.training
+    model.eval()
+    # Heads of one shape cost the same: one task speaks for all.
+    tasks = range(1 if stream.shared_head else len(stream.tasks))
+    macs = [count_macs(model, stream, task) for task in tasks]
+    seconds = [_seconds(model, stream, task) for task in tasks]
+    model.train(was_training)
+    return {
+        "macs_per_query": macs,
+        "seconds_per_query": seconds,
+        # A backward pass costs about twice its forward pass.
+        "flops_per_step": 3 * 2 * macs[0] * examples_per_step,
+        "peak_memory": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None,
+    }
+
+
+def _seconds(model: Model, stream: Stream, task: int, repeats: int = 5) -> float:
+    times = []
+    with torch.no_grad():
+        for _ in range(repeats):
+            started = time.perf_counter()
+            _query(model, stream, task)
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            times.append(time.perf_counter() - started)
+    return statistics.median(times)
+
+
+def _query(model: Model, stream: Stream, task: int) -> None:
+    parameter = next(model.parameters())
+    x = torch.zeros(1, *stream.input_shape, dtype=parameter.dtype, device=parameter.device)
+    index = torch.full((1,), task, device=parameter.device) if stream.shared_head else task
+    model([x], [index])

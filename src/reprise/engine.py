@@ -1,0 +1,292 @@
+"""Engine: parameters and how they run. One method text, executed by a single model or by stacked lanes.
+
+The single engine is the reference: a plain module, plain autograd, plain `torch.optim`. `Lanes` (lanes.py) holds
+parameters, buffers and state of several runs stacked on axis 0 and must equal it.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from reprise.examples import Examples
+from reprise.feed import Reader
+from reprise.method import Method
+from reprise.models.model import Model
+from reprise.net import Net
+from reprise.tasks import Kind
+from reprise.types import Batch, Output, Tree
+
+Wrt = Literal["params", "inputs", "features"]
+Mode = Literal["train", "eval"]
+Body = Callable[[Net, Sequence[Batch], Sequence[Tree], Tree, Tree], Any]
+
+
+def make_optimizer(name: str, params: Sequence[Tensor], lr: float) -> torch.optim.Optimizer:
+    if name == "sgd":
+        return torch.optim.SGD(params, lr=lr, foreach=True)
+    capturable = params[0].is_cuda
+    return torch.optim.Adam(params, lr=lr, foreach=True, capturable=capturable)
+
+
+class Engine(ABC):
+    """What a method may ask of the machinery. Trees and batches have a leading lane axis in `Lanes`."""
+
+    lanes: int = 1
+    stacked: bool = False
+    """Whether tensors have a lane axis (a stack of one lane has it too)."""
+    params: Tree
+    buffers: Tree
+    state: Tree
+    optimizer: torch.optim.Optimizer
+
+    def __init__(
+        self,
+        model: Model,
+        method: Method,
+        kinds: Sequence[Kind],
+        layer_shapes: dict[str, tuple[int, ...]],
+        reader: Reader,
+        bn: str = "joint",
+        clip: float | None = None,
+    ) -> None:
+        self.model, self.method, self.kinds, self.bn, self.clip = model, method, kinds, bn, clip
+        self.layer_shapes, self.reader = layer_shapes, reader
+        self.state = {}
+        self._same_input = False
+        self._training: Sequence[nn.Module] = ()
+        self._norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+
+    # ---- how a function of one lane runs
+    @abstractmethod
+    def _run(self, body: Body, batches: Sequence[Batch], trees: Sequence[Tree], nudges: Tree) -> Any:
+        """`body` once per lane; results with a leading lane axis in `Lanes`."""
+
+    @abstractmethod
+    def lift(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """A pure function of one lane's trees as a function of the engine's."""
+
+    @abstractmethod
+    def place(self, tensor: Tensor) -> Tensor:
+        """A tensor of one lane where the parameters are, in their dtype if it is real; repeated for each lane."""
+
+    @abstractmethod
+    def only(self, lanes: Sequence[int]) -> Engine:
+        """A view for `compute` and `gradient` on some lanes."""
+
+    # ---- gradients and steps
+    def gradient(
+        self,
+        fn: Callable[..., Tensor],
+        batches: Sequence[Batch],
+        *trees: Tree,
+        wrt: Wrt = "params",
+        statistics: bool = True,
+        create_graph: bool = False,
+        mode: Mode = "train",
+    ) -> tuple[Tree, Tensor]:
+        """The gradient and the value of Σ_batch fn(net, batch, out, *trees), per lane.
+
+        wrt         "params": what learns now; "inputs": by the batches' roles; "features": the encoder's answer
+                    and the tapped layers of one batch
+        statistics  whether BatchNorm's running statistics move
+        """
+        nudges: Tree = {}
+        if wrt == "params":
+            leaves = {name: p for name, p in self.params.items() if p.requires_grad}
+        elif wrt == "inputs":
+            leaves = {batch.role: batch.x.detach().requires_grad_() for batch in batches}
+            batches = [batch.with_tensors(batch.tensors() | {"x": leaves[batch.role]}) for batch in batches]
+        else:
+            (batch,) = batches
+            shape = batch.x.shape[: 2 if self.stacked else 1]
+            leaves = nudges = {
+                name: batch.x.new_zeros(*shape, *layer).requires_grad_()
+                for name, layer in self.layer_shapes.items()
+            }
+
+        def total(
+            net: Net, batches: Sequence[Batch], trees: Sequence[Tree], nudges: Tree, fields: Tree
+        ) -> Tensor:
+            outs = self._forward(net, batches, nudges)
+            lane_fn = bind(fn, fields)
+            losses = [lane_fn(net, batch, out, *trees) for batch, out in zip(batches, outs, strict=True)]
+            return losses[0] if len(losses) == 1 else sum(losses[1:], losses[0])
+
+        with self._mode(mode, statistics), torch.enable_grad():
+            losses = self._run(total, batches, trees, nudges)
+        grads = torch.autograd.grad(
+            losses.sum(), list(leaves.values()), allow_unused=True, create_graph=create_graph
+        )
+        found = {name: grad for name, grad in zip(leaves, grads, strict=True) if grad is not None}
+        return found, losses if create_graph else losses.detach()
+
+    def _forward(self, net: Net, batches: Sequence[Batch], nudges: Tree) -> list[Output]:
+        """One joint pass, or one per batch: `bn` is protocol. Batches that share their input share the pass."""
+        xs, tasks = [batch.x for batch in batches], [batch.task for batch in batches]
+        if self._same_input or self.bn == "joint" or len(batches) == 1:
+            return net.forward(xs, tasks, nudges, same_input=self._same_input)
+        return [net(x, task) for x, task in zip(xs, tasks, strict=True)]
+
+    def compute(
+        self,
+        fn: Callable[..., Any],
+        batch: Batch,
+        *trees: Tree,
+        mode: Mode = "eval",
+    ) -> Any:
+        """fn(net, batch, *trees) per lane, without gradients and without moving the statistics."""
+
+        def value(
+            net: Net, batches: Sequence[Batch], trees: Sequence[Tree], nudges: Tree, fields: Tree
+        ) -> Any:
+            return bind(fn, fields)(net, batches[0], *trees)
+
+        with self._mode(mode, statistics=False), torch.no_grad():
+            return self._run(value, [batch], trees, {})
+
+    def batches(self, examples: Examples, task: int, size: int = 250) -> Iterator[Batch]:
+        """All examples of a task, a chunk at a time."""
+        for start in range(0, len(examples), size):
+            index = torch.arange(start, min(start + size, len(examples)), device=examples.rows.device)
+            if self.stacked:
+                index = index.expand(self.lanes, -1)
+            yield self.reader.batch(examples.take(index), task)
+
+    def apply(self, grads: Tree) -> None:
+        """One optimizer step; a parameter without gradient does not move."""
+        if self.clip is not None:
+            grads = self.lift(clip_by_norm(self.clip))(grads)
+        grads = self._scaled(grads)
+        for name, param in self.params.items():
+            param.grad = grads.get(name)
+        self.optimizer.step()
+
+    def _scaled(self, grads: Tree) -> Tree:
+        return grads
+
+    # ---- state
+    def update_state(self, fn: Callable[..., Tree], *trees: Tree) -> None:
+        """Replace entries of the method's state by fn(state, *trees), in place so that captured steps see it."""
+        self.write_state(self.lift(fn)(self.state, *trees))
+
+    def write_state(self, entries: Tree) -> None:
+        for name, value in entries.items():
+            self.state[name].copy_(value)
+
+    def snapshot(self) -> Tree:
+        """A copy of the parameters."""
+        return {name: param.detach().clone() for name, param in self.params.items()}
+
+    def assign(self, params: Tree) -> None:
+        """Set parameters in place."""
+        with torch.no_grad():
+            for name, value in params.items():
+                self.params[name].copy_(value)
+
+    def enter(self, task: int) -> None:
+        """A task begins: what `trains` names learns, all else stands still and runs in evaluation mode."""
+        for name, param in self.params.items():
+            param.requires_grad_(self.method.trains(name, task))
+        self._training = [
+            module
+            for prefix, module in self.model.named_modules()
+            if any(self.method.trains(_join(prefix, name), task) for name in _own_names(module))
+        ]
+        for name, value in self.model.begin(task).items():
+            self.buffers[name].fill_(value)
+        self._rest()
+
+    def _rest(self) -> None:
+        """The modes of training: every step finds them so and pays nothing for it."""
+        self.model.eval()
+        for module in self._training:
+            module.training = True
+
+    @contextmanager
+    def _mode(self, mode: Mode, statistics: bool) -> Iterator[None]:
+        if mode == "train" and statistics:
+            yield
+            return
+        if mode == "eval":
+            self.model.eval()
+        else:
+            # In training mode a BatchNorm that tracks nothing uses the batch's statistics and moves none.
+            for norm in self._norms:
+                norm.track_running_stats = not norm.training
+        try:
+            yield
+        finally:
+            for norm in self._norms:
+                norm.track_running_stats = True
+            self._rest()
+
+
+class Single(Engine):
+    """One model, as PyTorch runs it."""
+
+    def __init__(self, model: Model, method: Method, kinds: Sequence[Kind], **options: Any) -> None:
+        optimizer, lr = options.pop("optimizer", "sgd"), options.pop("lr", 0.03)
+        super().__init__(model, method, kinds, **options)
+        self.params = dict(model.named_parameters())
+        self.buffers = dict(model.named_buffers())
+        self.optimizer = make_optimizer(optimizer, list(self.params.values()), lr)
+        self.state = method.start(self)
+
+    def _run(self, body: Body, batches: Sequence[Batch], trees: Sequence[Tree], nudges: Tree) -> Any:
+        self._same_input = same_input(batches)
+        return body(Net(self.model, self.kinds, self.state), batches, trees, nudges, {})
+
+    def lift(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        return fn
+
+    def place(self, tensor: Tensor) -> Tensor:
+        return placed_like(next(iter(self.params.values())), tensor)
+
+    def only(self, lanes: Sequence[int]) -> Engine:
+        return self
+
+
+def bind(fn: Callable[..., Any], fields: Tree) -> Callable[..., Any]:
+    """A method's hook as one lane sees it: the lane's own values stand in the method's float fields."""
+    owner = getattr(fn, "__self__", None)
+    if not fields or not isinstance(owner, Method):
+        return fn
+    lane = copy.copy(owner)
+    for name, value in fields.items():
+        object.__setattr__(lane, name, value)
+    return getattr(lane, fn.__name__)
+
+
+def placed_like(param: Tensor, tensor: Tensor) -> Tensor:
+    return tensor.to(device=param.device, dtype=param.dtype if tensor.is_floating_point() else tensor.dtype)
+
+
+def same_input(batches: Sequence[Batch]) -> bool:
+    return len(batches) > 1 and all(batch.x is batches[0].x for batch in batches)
+
+
+def clip_by_norm(limit: float) -> Callable[[Tree], Tree]:
+    """Scale a gradient tree down to a norm of at most `limit`."""
+
+    def clip(grads: Tree) -> Tree:
+        norm = torch.stack([grad.square().sum() for grad in grads.values()]).sum().sqrt()
+        scale = (limit / norm.clamp(min=1e-12)).clamp(max=1.0)
+        return {name: grad * scale for name, grad in grads.items()}
+
+    return clip
+
+
+def _own_names(module: nn.Module) -> list[str]:
+    named = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+    return [name for name, _ in named]
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name

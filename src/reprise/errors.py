@@ -1,0 +1,9 @@
+"""The two ways a run ends early on purpose. Everything else that is raised is a defect of ours."""
+
+
+class InputError(ValueError):
+    """Bad input: one sentence that names the field or file, what was found and the way out (exit code 2)."""
+
+
+class Diverged(RuntimeError):
+    """A loss that is not finite: the sentence names the task and the step (exit code 3)."""

@@ -1,0 +1,102 @@
+"""Feed: the plan's tables on the device, and the batches they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reprise.memory import Memory
+from reprise.plan import Plan
+from reprise.streams.stream import Normalise, Phase
+from reprise.types import Batch, Tree
+
+BASIC = ("x", "y", "mask", "task")
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Stored columns to a batch: images are normalised, labels widened, a method's columns put aside."""
+
+    normalise: Normalise
+    dtype: torch.dtype
+    shared_head: bool
+
+    def batch(self, columns: Tree, task: int | None, role: str = "current") -> Batch:
+        x, y = columns["x"], columns["y"]
+        kept = {name: column for name, column in columns.items() if name not in BASIC}
+        return Batch(
+            x=x.to(self.dtype) if x.is_floating_point() else self.normalise(x, self.dtype),
+            y=y.to(self.dtype) if y.is_floating_point() else y.long(),
+            task=columns["task"].long() if self.shared_head or task is None else task,
+            mask=columns.get("mask"),
+            role=role,
+            kept=kept,
+        )
+
+
+class Feed:
+    """The batches of one phase, by step. Tables are [steps, rows], or [steps, lanes, rows] when stacked."""
+
+    def __init__(
+        self, phase: Phase, plans: Sequence[Plan], memory: Memory | None, reader: Reader, stacked: bool
+    ) -> None:
+        self.phase, self.memory, self.reader = phase, memory, reader
+        self.plan = plans[0]
+        device = phase.train.rows.device
+
+        def table(arrays: list[np.ndarray]) -> Tensor:
+            if len({array.shape for array in arrays}) > 1:
+                raise ValueError("lanes of one group must replay batches of one shape")
+            return torch.as_tensor(np.stack(arrays, 1) if stacked else arrays[0], device=device)
+
+        self.current = table([plan.current for plan in plans])
+        self.replay = {role: table([plan.replay[role] for plan in plans]) for role in self.plan.replay}
+        # Row of each step in its own table: current and replaying steps are counted apart.
+        self._current_row = np.cumsum(self.plan.trains) - 1
+        self._replay_row = np.cumsum(self.plan.replays) - 1
+
+    @property
+    def steps(self) -> int:
+        return self.plan.steps
+
+    def batches(self, step: int) -> list[Batch]:
+        """What a step sees: the current batch first, then what it replays."""
+        found: list[Batch] = []
+        if self.plan.trains[step]:
+            index = self.current[self._current_row[step]]
+            x: Tensor | None = None
+            for task, examples in self.phase.parts:
+                batch = self.reader.batch(examples.take(index), task)
+                if x is not None:
+                    # Parts of a phase show the same images: one tensor says so to the engine.
+                    batch = batch.with_tensors(batch.tensors() | {"x": x})
+                x = batch.x
+                found.append(batch)
+        if self.plan.replays[step]:
+            row = self._replay_row[step]
+            old = None if self.plan.old_task is None else int(self.plan.old_task[row])
+            found += [self._replayed(role, table[row], old) for role, table in self.replay.items()]
+        return found
+
+    def _replayed(self, role: str, rows: Tensor, old_task: int | None) -> Batch:
+        assert self.memory is not None
+        shelf = self.memory.shelf(old_task or 0)
+        capacity = max(shelf.capacities)
+        stored = shelf.take(rows.clamp(max=capacity - 1))
+        if self.memory.replays_current:
+            # Rows past the capacity are examples of the current task that a reservoir holds by now.
+            now = self.phase.train.take((rows - capacity).clamp(min=0))
+            fresh = rows >= capacity
+            stored = {
+                name: torch.where(_like(fresh, column), now[name].to(column.dtype), column)
+                for name, column in stored.items()
+            }
+        return self.reader.batch(stored, old_task, role)
+
+
+def _like(mask: Tensor, column: Tensor) -> Tensor:
+    return mask.view(*mask.shape, *[1] * (column.dim() - mask.dim()))

@@ -1,0 +1,99 @@
+"""Lanes: several seeds or settings in one process, stacked on axis 0.
+
+`losses = vmap(one)(params, buffers, state, fields, batches)`, then autograd outside: the sum over lanes keeps
+their gradients apart, and an element-wise optimizer steps them all. Lanes are independent, so one that diverges
+leaves the others untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import stack_module_state, vmap
+
+from reprise.engine import Body, Engine, bind, make_optimizer, placed_like, same_input
+from reprise.method import Method
+from reprise.models.model import Model
+from reprise.net import Net
+from reprise.tasks import Kind
+from reprise.types import Batch, Tree
+
+
+class Lanes(Engine):
+    """Stacked models. `fields` holds the method's float fields that differ, one value per lane."""
+
+    stacked = True
+
+    def __init__(
+        self,
+        models: Sequence[Model],
+        method: Method,
+        kinds: Sequence[Kind],
+        fields: dict[str, Sequence[float]],
+        lrs: Sequence[float],
+        optimizer: str = "sgd",
+        **options: Any,
+    ) -> None:
+        super().__init__(models[0], method, kinds, **options)
+        self.lanes = len(models)
+        params, buffers = stack_module_state(list(models))
+        self.params = {name: p.detach().requires_grad_() for name, p in params.items()}
+        self.buffers = buffers
+        like = next(iter(self.params.values()))
+        self.fields = {name: like.new_tensor(values) for name, values in fields.items()}
+        self._lrs: Tensor | None = None
+        if len(set(lrs)) > 1:
+            # One optimizer steps all lanes at rate 1; each lane's rate scales its gradient.
+            self._lrs = like.new_tensor(lrs)
+        self.optimizer = make_optimizer(
+            optimizer, list(self.params.values()), 1.0 if self._lrs is not None else lrs[0]
+        )
+        self.state = method.start(self)
+
+    def _run(self, body: Body, batches: Sequence[Batch], trees: Sequence[Tree], nudges: Tree) -> Any:
+        self._same_input = same_input(batches)
+
+        def one(
+            params: Tree,
+            buffers: Tree,
+            state: Tree,
+            fields: Tree,
+            tensors: list[Tree],
+            trees: Sequence[Tree],
+            nudges: Tree,
+        ) -> Any:
+            net = Net(self.model, self.kinds, state, (params, buffers))
+            lane = [batch.with_tensors(tree) for batch, tree in zip(batches, tensors, strict=True)]
+            return body(net, lane, trees, nudges, fields)
+
+        tensors = [batch.tensors() for batch in batches]
+        return vmap(one)(self.params, self.buffers, self.state, self.fields, tensors, list(trees), nudges)
+
+    def lift(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        def with_fields(fields: Tree, *trees: Tree) -> Any:
+            return bind(fn, fields)(*trees)
+
+        return lambda *trees: vmap(with_fields)(self.fields, *trees)
+
+    def place(self, tensor: Tensor) -> Tensor:
+        own = placed_like(next(iter(self.params.values())), tensor)
+        return own.expand(self.lanes, *own.shape).clone()
+
+    def _scaled(self, grads: Tree) -> Tree:
+        if self._lrs is None:
+            return grads
+        return {n: g * self._lrs.view(-1, *[1] * (g.dim() - 1)) for n, g in grads.items()}
+
+    def only(self, lanes: Sequence[int]) -> Engine:
+        if list(lanes) == list(range(self.lanes)):
+            return self
+        view = object.__new__(Lanes)
+        view.__dict__.update(self.__dict__)
+        index = torch.as_tensor(list(lanes), device=next(iter(self.params.values())).device)
+        view.lanes = len(lanes)
+        for group in ("params", "buffers", "state", "fields"):
+            setattr(view, group, {name: t[index] for name, t in getattr(self, group).items()})
+        return view

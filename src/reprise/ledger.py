@@ -1,0 +1,168 @@
+"""The byte ledger: what a method keeps, from shapes alone; and the largest m a budget of bytes allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from reprise.config import Experiment, parse_bytes
+from reprise.engine import Engine, Single
+from reprise.errors import InputError
+from reprise.feed import Reader
+from reprise.fill import Quota, make_quota
+from reprise.memory import Memory, Shelf, Spec
+from reprise.method import Method, Needs
+from reprise.models.model import Model, build_model
+from reprise.streams.stream import Stream
+from reprise.tasks import Classify
+from reprise.types import Tree
+
+DTYPES = {"float32": torch.float32, "tf32": torch.float32, "float64": torch.float64}
+
+
+def make_model(experiment: Experiment, stream: Stream, seed: int) -> Model:
+    """The model of a seed, wrapped and grown by the method."""
+    model = build_model(experiment.encoder, stream, seed, experiment.method.taps())
+    return experiment.method.wrap(model).to(DTYPES[experiment.precision])
+
+
+def make_reader(experiment: Experiment, stream: Stream, device: torch.device) -> Reader:
+    dtype = DTYPES[experiment.precision]
+    return Reader(stream.normalise.to(device, dtype), dtype, stream.shared_head)
+
+
+def row_spec(engine: Engine, method: Method, stream: Stream, task: int) -> Spec:
+    """Shape and dtype of one remembered example of a task, found by a dry run of `keep` on two examples."""
+    train = stream.tasks[task].train
+    columns = train.take(torch.arange(2, device=train.rows.device))
+    batch = engine.reader.batch(columns, task)
+    if engine.stacked:
+        batch = batch.with_tensors(
+            {name: t.expand(engine.lanes, *t.shape) for name, t in batch.tensors().items()}
+        )
+    kept = method.keep(engine, batch)
+    lead = 2 if engine.stacked else 1
+    spec: Spec = {name: (tuple(c.shape[1:]), c.dtype) for name, c in columns.items()}
+    kind = stream.tasks[task].kind
+    if isinstance(kind, Classify) and not columns["y"].is_floating_point():
+        spec["y"] = ((), _smallest_integer(kind.classes))
+    if "task" in spec:
+        spec["task"] = ((), _smallest_integer(len(stream.tasks)))
+    return spec | {name: (tuple(c.shape[lead:]), c.dtype) for name, c in kept.items()}
+
+
+def make_memory(engine: Engine, method: Method, stream: Stream, quotas: Sequence[Quota]) -> Memory:
+    """Empty shelves for the quotas of all lanes."""
+    device = stream.tasks[0].train.rows.device
+    capacities = [quota.capacity for quota in quotas]
+    shelves = range(1) if stream.shared_head else range(len(stream.tasks))
+    specs = [row_spec(engine, method, stream, task) for task in shelves]
+    return Memory([Shelf(capacities, spec, engine.stacked, device) for spec in specs], len(stream.tasks))
+
+
+def state_bytes(state: Tree, lanes: int) -> dict[str, int]:
+    """Bytes of a method's own tensors, of one lane."""
+    return {name: tensor.nbytes // lanes for name, tensor in state.items()}
+
+
+def model_bytes(model: Model) -> int:
+    return sum(t.nbytes for t in [*model.parameters(), *model.buffers()])
+
+
+def settle(experiment: Experiment, stream: Stream) -> tuple[Experiment, Needs]:
+    """Replace everything relative by what it stands for: `auto` fields, m in bytes or shares, the fill policy.
+
+    The settled experiment is what is stored and hashed.
+    """
+    method = experiment.method
+    needs = method.needs(stream)
+    if experiment.p_replay is not None and needs.both:
+        raise InputError(
+            f"p_replay: {experiment.method_name} needs the current and the replayed batch in one step; leave it out."
+        )
+    fill = needs.fill or (experiment.fill if stream.classes_per_task is not None else "uniform_task")
+    if experiment.optimizer != "sgd" and stream.shared_head:
+        raise InputError(
+            f"optimizer: {experiment.optimizer} would move the heads of tasks that are not trained, since all heads "
+            f"of {stream.name} are one tensor; use sgd."
+        )
+    model = make_model(experiment, stream, seed=0)
+    shapes = model.layer_shapes(stream.input_shape)
+    method = method.resolve(shapes["features"])
+    settled = replace(
+        experiment, method=method, fill=fill, m=None, m_per_class=None, m_per_task=None, memory=None
+    )
+    if not method.replays:
+        return settled, needs
+    if experiment.memory is not None:
+        cpu = torch.device("cpu")
+        reader = make_reader(settled, stream, cpu)
+        kinds = [task.kind for task in stream.tasks]
+        engine = Single(model, method, kinds, layer_shapes=shapes, reader=reader)
+        engine.enter(0)
+        m = _largest_m(engine, settled, stream, parse_bytes(experiment.memory))
+    else:
+        m = _count(experiment, stream)
+    return replace(settled, m=m), needs
+
+
+def quota_of(experiment: Experiment, stream: Stream, m: int) -> Quota:
+    return make_quota(
+        experiment.fill, m, len(stream.tasks), stream.full_tasks or len(stream.tasks), stream.classes_per_task
+    )
+
+
+def _count(experiment: Experiment, stream: Stream) -> int:
+    """m as the paper counts it, from whichever way it was given."""
+    tasks, classes = stream.full_tasks or len(stream.tasks), stream.classes_per_task
+    m = experiment.m
+    if experiment.m_per_class is not None:
+        if classes is None:
+            raise InputError(
+                "m_per_class: the tasks of this stream have no classes in common; use m_per_task."
+            )
+        m = experiment.m_per_class * classes * tasks
+    elif experiment.m_per_task is not None:
+        m = experiment.m_per_task * (tasks if classes is not None else 1)
+    if m is None:
+        raise InputError(
+            f"m: {experiment.method_name} remembers examples; say how many with --m or --memory."
+        )
+    quota_of(experiment, stream, m)
+    return m
+
+
+def _largest_m(engine: Engine, experiment: Experiment, stream: Stream, budget: int) -> int:
+    """The largest m whose memory and state, at their peak, fit into the budget."""
+    state = sum(state_bytes(engine.state, 1).values())
+    shelves = range(1) if stream.shared_head else range(len(stream.tasks))
+    rows = sum(_row_size(engine, experiment.method, stream, task) for task in shelves)
+    tasks, classes = stream.full_tasks or len(stream.tasks), stream.classes_per_task
+    unit = {"uniform_task": tasks, "reservoir": 1}.get(experiment.fill, tasks * (classes or 1))
+    if classes is None:
+        unit = 1
+
+    def needed(m: int) -> int:
+        return state + rows * quota_of(experiment, stream, m).capacity
+
+    smallest = needed(unit)
+    if smallest > budget:
+        raise InputError(
+            f"memory: {budget:,} bytes are less than the {smallest:,} that the smallest memory (m = {unit}) takes; "
+            "give more."
+        )
+    per_unit = smallest - state
+    most = (budget - state) // per_unit * unit
+    examples = len(stream.tasks[0].train) * (tasks if classes is not None else 1)
+    return min(most, examples // unit * unit)
+
+
+def _row_size(engine: Engine, method: Method, stream: Stream, task: int) -> int:
+    spec = row_spec(engine, method, stream, task)
+    return sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in spec.values())
+
+
+def _smallest_integer(values: int) -> torch.dtype:
+    return torch.uint8 if values <= 256 else torch.int16 if values <= 2**15 else torch.int32

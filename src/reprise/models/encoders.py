@@ -1,0 +1,97 @@
+"""Encoders: images to features. Each names the layers that may be tapped and builds from plain torch parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reprise.errors import InputError
+
+
+def _norm(channels: int) -> nn.BatchNorm2d:
+    norm = nn.BatchNorm2d(channels)
+    # The running average uses a fixed momentum, so the counter is never read; without it a step is 20 kernels
+    # shorter.
+    norm.num_batches_tracked = None
+    return norm
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions with a shortcut; the first may halve the resolution."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.bn1 = _norm(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.bn2 = _norm(outputs)
+        self.shortcut = nn.Sequential()
+        # oneDNN (as in torch 2.13) overruns memory in the backward pass of a strided 1x1 convolution of fewer than
+        # 16 channels, channels-last and threaded. Leaving out pixels first is the same function.
+        self.skip = stride if inputs < 16 else 1
+        if stride != 1 or inputs != outputs:
+            own = nn.Conv2d(inputs, outputs, 1, stride // self.skip, bias=False)
+            self.shortcut = nn.Sequential(own, _norm(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        out = self.bn2(self.conv2(out))
+        passed = x if self.skip == 1 else x[:, :, :: self.skip, :: self.skip]
+        return F.relu(out + self.shortcut(passed), inplace=True)
+
+
+class ReducedResNet18(nn.Module):
+    """The encoder of the Split streams: ResNet-18 of a third of the width, 3x3 stem, no max-pool.
+
+    x [n, 3, h, w] -> features [n, 8 * width], the global average of the last stage (so never negative).
+    With the published width of 20: 160 features and 1,093,140 parameters.
+    """
+
+    taps = ("stages.0", "stages.1", "stages.2", "stages.3")
+
+    def __init__(self, width: int = 20) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, width, 3, padding=1, bias=False)
+        self.bn1 = _norm(width)
+        stages, inputs = [], width
+        for outputs, stride in ((width, 1), (2 * width, 2), (4 * width, 2), (8 * width, 2)):
+            stages.append(nn.Sequential(BasicBlock(inputs, outputs, stride), BasicBlock(outputs, outputs, 1)))
+            inputs = outputs
+        self.stages = nn.ModuleList(stages)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        for stage in self.stages:
+            out = stage(out)
+        return out.mean((2, 3))
+
+
+class SmallConvNet(nn.Module):
+    """Two strided convolutions: x [n, 3, h, w] -> features [n, 2 * width, h / 4, w / 4]. For CPUs and tests."""
+
+    taps = ("bn1", "bn2")
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, width, 3, 2, padding=1, bias=False)
+        self.bn1 = _norm(width)
+        self.conv2 = nn.Conv2d(width, 2 * width, 3, 2, padding=1, bias=False)
+        self.bn2 = _norm(2 * width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))))
+
+
+ENCODERS: dict[str, Callable[[], nn.Module]] = {
+    "resnet18-reduced": lambda: ReducedResNet18(20),
+    "resnet18-tiny": lambda: ReducedResNet18(8),
+    "convnet-small": lambda: SmallConvNet(8),
+}
+
+
+def build_encoder(name: str) -> nn.Module:
+    if name not in ENCODERS:
+        raise InputError(f"encoder: {name!r} is not known; choose one of {', '.join(ENCODERS)}.")
+    return ENCODERS[name]()

@@ -1,0 +1,92 @@
+"""Heads: features to predictions, one head per task."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from reprise.tasks import Kind
+
+
+class StackedHeads(nn.Module):
+    """One tensor for the linear heads of all tasks, so that a batch may mix tasks.
+
+    features [n, d], task [n] -> [n, classes]: the logits of each example's own task. With `whole`, one head over
+    all classes seen so far (class-incremental): [n, tasks * classes], minus infinity for tasks not yet begun.
+
+    All logits are computed and the own slice picked by a product with a 0/1 mask: gathering rows of the weight
+    would use atomics in its backward pass, which are not deterministic on CUDA.
+    """
+
+    seen: Tensor
+
+    def __init__(self, tasks: int, classes: int, dims: int, whole: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(tasks, classes, dims))
+        self.bias = nn.Parameter(torch.zeros(tasks, classes))
+        self.whole = whole
+        # The latest task begun, as a tensor: a captured step reads it without the host.
+        self.register_buffer("seen", torch.zeros((), dtype=torch.long))
+
+    def reset(self, task: int) -> None:
+        """Initialise one task's head like `nn.Linear`, from the current generator."""
+        bound = 1 / math.sqrt(self.weight.shape[-1])
+        with torch.no_grad():
+            self.weight[task].uniform_(-bound, bound)
+            self.bias[task].uniform_(-bound, bound)
+
+    def forward(self, features: Tensor, task: Tensor) -> Tensor:
+        tasks, classes, dims = self.weight.shape
+        pooled = features if features.dim() == 2 else features.flatten(2).mean(-1)
+        flat = torch.nn.functional.linear(pooled, self.weight.view(tasks * classes, dims), self.bias.view(-1))
+        logits = flat.view(-1, tasks, classes)
+        index = torch.arange(tasks, device=features.device)
+        if self.whole:
+            unseen = (index > self.seen).view(1, tasks, 1)
+            return logits.masked_fill(unseen, -torch.inf).flatten(1)
+        own = (task.unsqueeze(-1) == index).unsqueeze(-1)
+        return torch.where(own, logits, 0.0).sum(1)
+
+
+class PooledLinear(nn.Module):
+    """Global average pool and one linear layer: features [n, c, h, w] or [n, d] -> [n, outputs]."""
+
+    def __init__(self, dims: int, outputs: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(dims, outputs)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.fc(features if features.dim() == 2 else features.flatten(2).mean(-1))
+
+
+class SmallDecoder(nn.Module):
+    """Features [n, c, h / 4, w / 4] -> [n, outputs, h, w]: one hidden layer, then two doublings."""
+
+    def __init__(self, dims: int, outputs: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(dims, 16, 3, padding=1)
+        self.up1 = nn.ConvTranspose2d(16, 16, 3, 2, padding=1, output_padding=1)
+        self.up2 = nn.ConvTranspose2d(16, outputs, 3, 2, padding=1, output_padding=1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        hidden = torch.relu(self.conv(features))
+        return self.up2(torch.relu(self.up1(hidden)))
+
+
+class SeparateHeads(nn.Module):
+    """A module per task, for heads of different shapes; a batch has one task."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_task = nn.ModuleList()
+
+    def add(self, kind: Kind, dims: int) -> None:
+        """The next task's head, initialised from the current generator."""
+        self.of_task.append(
+            SmallDecoder(dims, kind.outputs) if kind.dense else PooledLinear(dims, kind.outputs)
+        )
+
+    def forward(self, features: Tensor, task: int) -> Tensor:
+        return self.of_task[task](features)

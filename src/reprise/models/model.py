@@ -1,0 +1,123 @@
+"""Model: one encoder, a head per task. Knows no losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from reprise.models.encoders import build_encoder
+from reprise.models.heads import SeparateHeads, StackedHeads
+from reprise.randomness import torch_seeded
+from reprise.streams.stream import Stream
+from reprise.types import Output, Tree
+
+
+class Model(nn.Module):
+    """Encoder and heads; `taps` names the encoder's layers whose output a method wants to see."""
+
+    def __init__(self, encoder: nn.Module, heads: nn.Module, taps: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.heads = heads
+        self.memory_format = torch.contiguous_format
+        self._tapped: Tree = {}
+        self._nudges: Tree = {}
+        for name in taps:
+            encoder.get_submodule(name).register_forward_hook(self._tap(name))
+
+    def _tap(self, name: str) -> Callable[[nn.Module, object, Tensor], Tensor]:
+        def catch(module: nn.Module, inputs: object, out: Tensor) -> Tensor:
+            out = out + self._nudges[name] if name in self._nudges else out
+            self._tapped[name] = out
+            return out
+
+        return catch
+
+    def features(self, x: Tensor, task: Tensor | int) -> Tensor:
+        """The encoder's answer; `task` is for models whose features depend on it (Side-Tuning)."""
+        return self.encoder(x)
+
+    def forward(
+        self,
+        xs: Sequence[Tensor],
+        tasks: Sequence[Tensor | int],
+        nudges: Tree | None = None,
+        same_input: bool = False,
+    ) -> list[Output]:
+        """One encoder pass over the concatenated inputs, then each batch's own head.
+
+        With `same_input` all batches show the same images (several tasks of one image): they are encoded once.
+        `nudges` are zeros added to the features and tapped layers (key "features" or a tap's name): the gradient
+        with respect to a nudge is the gradient with respect to that layer, in a plain run and under vmap alike.
+        """
+        if same_input:
+            sizes, x, task = [len(xs[0])], xs[0], tasks[0]
+        else:
+            sizes = [len(x) for x in xs]
+            x = xs[0] if len(xs) == 1 else torch.cat(list(xs))
+            task = tasks[0] if len(tasks) == 1 else _joint_task(tasks)
+        if x.dim() == 4 and self.memory_format != torch.contiguous_format:
+            x = x.contiguous(memory_format=self.memory_format)
+        self._nudges, self._tapped = nudges or {}, {}
+        features = self.features(x, task)
+        if "features" in self._nudges:
+            features = features + self._nudges["features"]
+        taps, self._tapped, self._nudges = self._tapped, {}, {}
+        parts = list(features.split(sizes))
+        tapped = {name: list(layer.split(sizes)) for name, layer in taps.items()}
+        if same_input:
+            parts = parts * len(xs)
+            tapped = {name: layers * len(xs) for name, layers in tapped.items()}
+        return [
+            Output(part, self.heads(part, tasks[i]), {name: layers[i] for name, layers in tapped.items()})
+            for i, part in enumerate(parts)
+        ]
+
+    def layer_shapes(self, input_shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+        """Shapes of the features and tapped layers of one example, found by a dry run in evaluation mode."""
+        was_training = self.training
+        self.eval()
+        parameter = next(self.parameters())
+        with torch.no_grad():
+            x = torch.zeros(1, *input_shape, dtype=parameter.dtype, device=parameter.device)
+            features = self.features(x, 0)
+        self.train(was_training)
+        tapped, self._tapped = self._tapped, {}
+        return {"features": tuple(features.shape[1:])} | {n: tuple(t.shape[1:]) for n, t in tapped.items()}
+
+    def begin(self, task: int) -> dict[str, int]:
+        """Counters, by buffer name, that change when a task begins: heads over all tasks seen read one."""
+        return {"heads.seen": task} if isinstance(self.heads, StackedHeads) else {}
+
+
+def _joint_task(tasks: Sequence[Tensor | int]) -> Tensor | int:
+    if all(isinstance(task, Tensor) for task in tasks):
+        return torch.cat([task for task in tasks if isinstance(task, Tensor)])
+    return tasks[0]
+
+
+def build_model(encoder_name: str, stream: Stream, seed: int, taps: bool = False) -> Model:
+    """The model of a stream. Part j is initialised from `rng(seed, "init", j)`: the encoder is part 0, the head
+    of task j part j + 1, so that heads made early and late agree."""
+    with torch_seeded(seed, "init", 0):
+        encoder = build_encoder(encoder_name)
+    model = Model(encoder, SeparateHeads(), tuple(encoder.taps) if taps else ())
+    dims = model.layer_shapes(stream.input_shape)["features"][0]
+    if stream.shared_head:
+        assert stream.classes_per_task is not None
+        whole = stream.scenario == "class"
+        model.heads = StackedHeads(len(stream.tasks), stream.classes_per_task, dims, whole)
+    for task in range(len(stream.tasks)):
+        grow_head(model, stream, task, seed, dims)
+    return model
+
+
+def grow_head(model: Model, stream: Stream, task: int, seed: int, dims: int) -> None:
+    """Give a task its head, initialised from its own generator."""
+    with torch_seeded(seed, "init", task + 1):
+        if isinstance(model.heads, StackedHeads):
+            model.heads.reset(task)
+        elif isinstance(model.heads, SeparateHeads):
+            model.heads.add(stream.tasks[task].kind, dims)

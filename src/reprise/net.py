@@ -1,0 +1,60 @@
+"""Net: one lane's world as a method sees it. Parameters, the method's state, the tasks' losses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+from torch.func import functional_call
+
+from reprise.models.model import Model
+from reprise.tasks import Kind, weighted_sums
+from reprise.types import Batch, Output, Tree
+
+
+class Net:
+    """A model at certain weights, with the method's state beside it.
+
+    weights  parameters and buffers to run the model at; None runs the module as it stands
+    kinds    each task's kind; with heads of one shape the first speaks for all
+    """
+
+    def __init__(
+        self, model: Model, kinds: Sequence[Kind], state: Tree, weights: tuple[Tree, Tree] | None = None
+    ) -> None:
+        self.model, self.kinds, self.state, self.weights = model, kinds, state, weights
+
+    def __call__(self, x: Tensor, task: Tensor | int) -> Output:
+        return self.forward([x], [task])[0]
+
+    def forward(
+        self,
+        xs: Sequence[Tensor],
+        tasks: Sequence[Tensor | int],
+        nudges: Tree | None = None,
+        same_input: bool = False,
+    ) -> list[Output]:
+        """The outputs of several batches from one joint encoder pass."""
+        if self.weights is None:
+            return self.model(xs, tasks, nudges, same_input)
+        return functional_call(self.model, self.weights, (xs, tasks, nudges, same_input))
+
+    def at(self, params: Tree) -> Net:
+        """The same world at other parameters (a look-ahead)."""
+        buffers = self.weights[1] if self.weights else dict(self.model.named_buffers())
+        fixed = self.weights[0] if self.weights else dict(self.model.named_parameters())
+        return Net(self.model, self.kinds, self.state, (fixed | params, buffers))
+
+    def kind(self, task: Tensor | int) -> Kind:
+        return self.kinds[task] if isinstance(task, int) else self.kinds[0]
+
+    def loss(self, batch: Batch, out: Output) -> Tensor:
+        """The mean loss of a batch under its own heads."""
+        return self.mean(*self.kind(batch.task).loss(out.prediction, batch.y, batch.mask))
+
+    def mean(self, values: Tensor, weights: Tensor | None = None) -> Tensor:
+        """The only reduction of losses: a weighted mean over the whole batch; nothing valid gives 0."""
+        if weights is None:
+            return values.mean()
+        total, weight = weighted_sums(values, weights)
+        return total / weight.clamp(min=1e-12)

@@ -1,0 +1,201 @@
+"""Record and Store: one JSON object a run, in a folder keyed by the configuration's hash and the seed."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import reprise
+from reprise import metrics
+from reprise.config import RESULTS_VERSION, Experiment
+from reprise.errors import InputError
+from reprise.fill import Quota
+from reprise.train import Outcome
+
+Record = dict[str, Any]
+TIMES = ("seconds", "cost")
+"""The entries of a record in which two runs of the same command may differ."""
+
+
+def make_record(
+    experiment: Experiment,
+    seed: int,
+    outcome: Outcome,
+    quota: Quota | None,
+    fingerprint: str,
+    device: torch.device,
+) -> Record:
+    """The record of a run (contracts: Record). Inapplicable values are null."""
+    accuracy, loss = _full(outcome.accuracy), _full(outcome.loss)
+    known = accuracy[-1][0] is not None
+    return {
+        "method": experiment.method_name,
+        "stream": experiment.stream,
+        "scenario": experiment.scenario,
+        "m": experiment.m,
+        "m_per_task": None if quota is None else float(quota.per_task),
+        "seed": seed,
+        "accuracy": metrics.average_accuracy(accuracy) if known else None,
+        "forgetting": metrics.forgetting(accuracy) if known else None,
+        "forgetting_agem": metrics.forgetting_agem(accuracy) if known else None,
+        "learning_accuracy": metrics.learning_accuracy(accuracy) if known else None,
+        "backward_transfer": metrics.backward_transfer(accuracy) if known else None,
+        "forward_transfer": _forward_transfer(outcome) if known else None,
+        "learning_curve_area": metrics.learning_curve_area(outcome.curve) if outcome.curve else None,
+        "forgetting_percent": metrics.forgetting_percent(loss),
+        "performance_drop_percent": None,
+        "matrix": {"accuracy": accuracy if known else None, "loss": loss},
+        "initial": outcome.initial,
+        "next": outcome.next,
+        "curve": outcome.curve or None,
+        "reference": None,
+        "bytes": outcome.bytes,
+        "cost": outcome.cost,
+        "seconds": outcome.seconds,
+        "configuration": experiment.to_dict() | {"data": fingerprint, "results_version": RESULTS_VERSION},
+        "environment": environment(device),
+        "version": reprise.__version__,
+    }
+
+
+def _forward_transfer(outcome: Outcome) -> float | None:
+    if len(outcome.next) < len(outcome.initial):
+        return None
+    return metrics.forward_transfer(outcome.next, outcome.initial)
+
+
+def _full(rows: list[list[float | None]]) -> list[list[float | None]]:
+    """A square matrix: tasks that were trained together have only the last row."""
+    tasks = len(rows[-1])
+    missing: list[list[float | None]] = [[None] * tasks for _ in range(tasks - len(rows))]
+    return missing + rows
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Where a number comes from: versions, device, commit."""
+    name = (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else platform.processor() or platform.machine()
+    )
+    return {
+        "device": device.type,
+        "device_name": name,
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "system": platform.system(),
+        "commit": commit(),
+    }
+
+
+def commit() -> str | None:
+    """The commit of the source tree, with `+` where it has changes; None outside one."""
+    here = Path(__file__).parent
+    try:
+        head = subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"], cwd=here, capture_output=True, text=True, check=True
+        ).stdout.strip()
+        dirty = subprocess.run(
+            ["git", "status", "--porcelain", "--untracked-files=no"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head + ("+" if dirty else "")
+
+
+class Folder:
+    """One experiment on disk: `experiment.json`, `seed-S/{record.json, log.jsonl}`."""
+
+    def __init__(self, path: Path, experiment: Experiment, fingerprint: str) -> None:
+        self.path = path
+        self._content = {"hash": experiment.hash(fingerprint), "data": fingerprint, **experiment.to_dict()}
+
+    def open(self) -> None:
+        """Claim the folder, or refuse one that holds something else; nothing is overwritten."""
+        described = self.path / "experiment.json"
+        try:
+            if described.exists():
+                self._compare(read_json(described))
+                return
+            if self.path.exists() and any(self.path.iterdir()):
+                raise InputError(
+                    f"out: {self.path} is not empty and holds no experiment; name a new folder, or empty this one."
+                )
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_json(described, self._content)
+        except OSError as error:
+            raise InputError(
+                f"out: {self.path} cannot be written ({error.strerror}); name another folder."
+            ) from None
+
+    def _compare(self, found: dict[str, Any]) -> None:
+        if found.get("hash") == self._content["hash"]:
+            return
+        differing = sorted(
+            key for key in {*found, *self._content} - {"hash"} if found.get(key) != self._content.get(key)
+        )
+        shown = ", ".join(
+            f"{key} {found.get(key)!r} there, {self._content.get(key)!r} here" for key in differing[:3]
+        )
+        raise InputError(f"out: {self.path} holds another experiment ({shown}); name another folder.")
+
+    def record(self, seed: int) -> Record | None:
+        """The finished run of a seed, if there is one."""
+        path = self.path / f"seed-{seed}" / "record.json"
+        return read_json(path) if path.exists() else None
+
+    def save(self, record: Record, log: list[dict[str, Any]]) -> None:
+        folder = self.path / f"seed-{record['seed']}"
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / "log.jsonl", "".join(json.dumps(line) + "\n" for line in log))
+        write_json(folder / "record.json", record)
+
+
+def folder_name(experiment: Experiment, fingerprint: str) -> str:
+    return f"{experiment.stream}-{experiment.method_name}-{experiment.hash(fingerprint)}"
+
+
+def read_store(path: Path) -> Iterator[Record]:
+    """Every record below a folder."""
+    for found in sorted(path.glob("**/seed-*/record.json")):
+        yield read_json(found)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path} is not readable JSON ({error}); remove it or name another folder."
+        ) from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path} holds no JSON object; remove it or name another folder.")
+    return content
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """The whole file or nothing: a reader never sees half of one."""
+    partial = path.with_name(path.name + ".part")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

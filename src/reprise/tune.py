@@ -1,0 +1,67 @@
+"""Hyper-parameter search on the validation tasks only: a grid, every point on every seed, the best one named."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from reprise.config import Experiment, make_experiment
+from reprise.errors import InputError
+from reprise.metrics import summarise
+from reprise.results import Record
+
+DEFAULT_GRID: dict[str, tuple[float, ...]] = {
+    "lr": (0.003, 0.01, 0.03, 0.1),
+    "lam": (0.5, 1.0, 2.0),
+    "lam_fm": (0.25, 1.0, 5.0, 10.0, 25.0),
+}
+"""Tried where a method has the field and the user names no grid; the later a field stands, the more it matters."""
+
+
+def parse_grid(lines: Sequence[str]) -> dict[str, list[str]]:
+    """`lam_fm=1,5,25` as a field and its values."""
+    grid: dict[str, list[str]] = {}
+    for line in lines:
+        name, sign, values = line.partition("=")
+        if not sign or not values.strip(","):
+            raise InputError(f"grid: {line!r} is not a list of values; write for example lam_fm=1,5,25.")
+        grid[name.strip().replace("-", "_")] = [value for value in values.split(",") if value]
+    return grid
+
+
+def default_grid(experiment: Experiment) -> dict[str, tuple[float, ...]]:
+    """The method's last field of the table, else the learning rate."""
+    names = [name for name in DEFAULT_GRID if name in experiment.to_dict()]
+    return {names[-1]: DEFAULT_GRID[names[-1]]}
+
+
+def grid_experiments(
+    stream: str,
+    method: str,
+    given: Mapping[str, Any],
+    grid: Mapping[str, Sequence[Any]],
+    protocol: Mapping[str, Any],
+) -> list[Experiment]:
+    """One experiment for each point of the grid, all on the validation tasks."""
+    points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    return [
+        make_experiment(stream, method, {**given, **point, "split": "validation"}, protocol)
+        for point in points
+    ]
+
+
+def rank(records: Sequence[Record], names: Sequence[str]) -> list[dict[str, Any]]:
+    """The grid's points, the best mean accuracy first."""
+    points: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        points.setdefault(tuple(record["configuration"][name] for name in names), []).append(record)
+    rows = [
+        {
+            "setting": dict(zip(names, point, strict=True)),
+            "accuracy": summarise([r["accuracy"] for r in members]),
+            "forgetting": summarise([r["forgetting"] for r in members]),
+        }
+        for point, members in points.items()
+    ]
+    return sorted(rows, key=lambda row: -row["accuracy"]["mean"])
