@@ -97,7 +97,7 @@ def available() -> str | None:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Avalanche warns about missing solvers, loggers and streams, none of which the benchmark uses."""
-    with warnings.catch_warnings(record=True):
+    with warnings.catch_warnings(record=True, action="ignore"):  # Avalanche lifts `ignore`: record as well
         yield
 
 
@@ -243,8 +243,8 @@ def er_step_times(
 ) -> StepTimes:
     """Both times of each experience-replay step after `warmup` steps; the global random state is reseeded.
 
-    `encoder` builds the module that maps images to [n, 160] features. `between` is called after each iteration,
-    the warm-up included, off the clock: on a noisy machine the other side takes its steps there, so that both
+    `encoder` builds the module that maps images to [n, 160] features. `between` is called off the clock after
+    each iteration, the warm-up included: on a noisy machine the other side takes its steps there, so that both
     meet the same noise.
     """
     with _quiet():

@@ -63,23 +63,40 @@ class Feed:
     def steps(self) -> int:
         return self.plan.steps
 
+    @property
+    def uniform(self) -> bool:
+        """Whether every step has the same batches, so that one captured step stands for all."""
+        plan = self.plan
+        alike = plan.trains.all() and (plan.replays.all() or not plan.replays.any())
+        return bool(alike) and (plan.old_task is None or self.reader.shared_head)
+
     def batches(self, step: int) -> list[Batch]:
         """What a step sees: the current batch first, then what it replays."""
         found: list[Batch] = []
         if self.plan.trains[step]:
-            index = self.current[self._current_row[step]]
-            x: Tensor | None = None
-            for task, examples in self.phase.parts:
-                batch = self.reader.batch(examples.take(index), task)
-                if x is not None:
-                    # Parts of a phase show the same images: one tensor says so to the engine.
-                    batch = batch.with_tensors(batch.tensors() | {"x": x})
-                x = batch.x
-                found.append(batch)
+            found += self._current(self.current[self._current_row[step]])
         if self.plan.replays[step]:
             row = self._replay_row[step]
             old = None if self.plan.old_task is None else int(self.plan.old_task[row])
             found += [self._replayed(role, table[row], old) for role, table in self.replay.items()]
+        return found
+
+    def batches_at(self, cursor: Tensor) -> list[Batch]:
+        """The same for a uniform phase, by a step counter [1] on the device."""
+        found = self._current(self.current.index_select(0, cursor).squeeze(0))
+        return found + [
+            self._replayed(role, table.index_select(0, cursor).squeeze(0), None)
+            for role, table in self.replay.items()
+        ]
+
+    def _current(self, index: Tensor) -> list[Batch]:
+        found: list[Batch] = []
+        for task, examples in self.phase.parts:
+            batch = self.reader.batch(examples.take(index), task)
+            if found:
+                # Parts of a phase show the same images: one tensor says so to the engine.
+                batch = batch.with_tensors(batch.tensors() | {"x": found[0].x})
+            found.append(batch)
         return found
 
     def _replayed(self, role: str, rows: Tensor, old_task: int | None) -> Batch:

@@ -36,7 +36,8 @@ def make_reader(experiment: Experiment, stream: Stream, device: torch.device) ->
 def row_spec(engine: Engine, method: Method, stream: Stream, task: int) -> Spec:
     """Shape and dtype of one remembered example of a task, found by a dry run of `keep` on two examples."""
     train = stream.tasks[task].train
-    columns = train.take(torch.arange(2, device=train.rows.device))
+    device = next(iter(engine.params.values())).device
+    columns = {name: c.to(device) for name, c in train.take(torch.arange(2)).items()}
     batch = engine.reader.batch(columns, task)
     if engine.stacked:
         batch = batch.with_tensors(
@@ -55,7 +56,7 @@ def row_spec(engine: Engine, method: Method, stream: Stream, task: int) -> Spec:
 
 def make_memory(engine: Engine, method: Method, stream: Stream, quotas: Sequence[Quota]) -> Memory:
     """Empty shelves for the quotas of all lanes."""
-    device = stream.tasks[0].train.rows.device
+    device = next(iter(engine.params.values())).device
     capacities = [quota.capacity for quota in quotas]
     shelves = range(1) if stream.shared_head else range(len(stream.tasks))
     specs = [row_spec(engine, method, stream, task) for task in shelves]

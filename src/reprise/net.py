@@ -39,6 +39,12 @@ class Net:
             return self.model(xs, tasks, nudges, same_input)
         return functional_call(self.model, self.weights, (xs, tasks, nudges, same_input))
 
+    def predict_held(self, features: Tensor, task: Tensor | int) -> Tensor:
+        """The heads' prediction without a gradient into the heads themselves."""
+        named = self.weights[0] if self.weights else dict(self.model.named_parameters())
+        held = {n.removeprefix("heads."): p.detach() for n, p in named.items() if n.startswith("heads.")}
+        return functional_call(self.model.heads, held, (features, task))
+
     def at(self, params: Tree) -> Net:
         """The same world at other parameters (a look-ahead)."""
         buffers = self.weights[1] if self.weights else dict(self.model.named_buffers())

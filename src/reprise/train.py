@@ -23,6 +23,7 @@ from reprise.ledger import make_memory, make_model, make_reader, model_bytes, qu
 from reprise.memory import Memory
 from reprise.plan import Draws, Plan, draw_order, draw_plan, draw_reservoir_replay
 from reprise.randomness import rng
+from reprise.stepper import make_stepper
 from reprise.streams.stream import Phase, Stream
 
 Progress = Callable[[int, int, str], None]
@@ -156,14 +157,14 @@ class Trainer:
     def _train(
         self, feed: Feed, i: int, phase: Phase, progress: Progress | None, done: int, total: int
     ) -> int:
-        losses: list[Tensor] = []
+        stepper = make_stepper(self.method, self.engine, feed, self.experiment.optimizer)
         watched = 0
         for step in range(feed.steps):
-            losses.append(self.method.step(self.engine, feed.batches(step)))
+            stepper.run(step)
             if step < self.experiment.curve:
                 self._extend_curve(phase)
             if (step + 1) % CHECK_EVERY == 0 or step + 1 == feed.steps:
-                self._log(i, phase, watched, torch.stack(losses[watched:]))
+                self._log(i, phase, watched, stepper.losses(watched, step + 1))
                 watched = step + 1
             done += bool(feed.plan.trains[step])
             if step % 10 == 9:

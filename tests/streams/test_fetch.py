@@ -292,6 +292,20 @@ def test_an_archive_that_lacks_a_file_changes_nothing(server: Server, tmp_path: 
     assert (tmp_path / "cifar-100-python" / "train").read_bytes() == b"another copy"
 
 
+def test_only_the_files_asked_for_are_unpacked(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extract, unpacked = tarfile.TarFile.extract, []
+
+    def recorded(tar: tarfile.TarFile, info: tarfile.TarInfo, *arguments: Any, **options: Any) -> None:
+        unpacked.append((info.name, options["filter"]))
+        extract(tar, info, *arguments, **options)
+
+    monkeypatch.setattr(tarfile.TarFile, "extract", recorded)
+    get(server, tmp_path, files={"test": FILES["test"]})
+    assert unpacked == [("cifar-100-python/test", "data")]
+
+
 def test_a_member_with_another_content_is_refused(server: Server, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no test with the right MD5"):
         get(server, tmp_path, files=FILES | {"test": "0" * 32})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -22,10 +22,16 @@ class ER(Method):
     lam: float = 1.0
     """λ, weight of the replay loss"""
 
+    old_heads: Literal["train", "hold"] = "train"
+    """whether replay trains the old tasks' heads, or only the encoder (the paper's min over g and h^i)"""
+
     def __post_init__(self) -> None:
         if not self.lam >= 0:
             raise InputError(f"lam: {self.lam} is not a weight; give 0 or more.")
 
     def objective(self, net: Net, batch: Batch, out: Output) -> Tensor:
-        loss = net.loss(batch, out)
-        return self.lam * loss if batch.replayed else loss
+        if not batch.replayed:
+            return net.loss(batch, out)
+        if self.old_heads == "hold":
+            out = replace(out, prediction=net.predict_held(out.features, batch.task))
+        return self.lam * net.loss(batch, out)

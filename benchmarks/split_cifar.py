@@ -1,0 +1,110 @@
+"""Split-CIFAR on a GPU: the cells this project reports for the core methods, and the search behind CAR at m = 85.
+
+    python benchmarks/split_cifar.py core|search|readings --data DIR --out DIR
+
+core      17 tasks, 5 seeds: SGD, ER and CAR at m = 85 and 425, multi-task
+search    the 3 validation tasks, 8 seeds (--seeds 8): readings of CAR that the paper leaves open
+readings  17 tasks, 5 seeds: what the search found worth reporting beside the default
+
+Writes records.jsonl (one record a run) and prints a table last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from reprise.config import make_experiment
+from reprise.metrics import summarise
+from reprise.runner import run_experiments
+from reprise.streams import STREAMS
+
+Settings = dict[str, object]
+SHOWN = ("m", "lam_fm", "store", "old_heads", "bn", "replay")
+
+
+def core() -> list[tuple[str, Settings]]:
+    cells: list[tuple[str, Settings]] = [("sgd", {}), ("multitask", {})]
+    for m in (85, 425):
+        cells += [("er", {"m": m}), ("car", {"m": m})]
+    cells += [("car", {"m": m, "lam_fm": 1.0}) for m in (85, 425)]
+    return cells
+
+
+def search() -> list[tuple[str, Settings]]:
+    """Every combination of the open choices, on the validation tasks only."""
+    cells: list[tuple[str, Settings]] = []
+    for heads, bn, replay in itertools.product(("train", "hold"), ("joint", "separate"), (5, 10)):
+        common: Settings = {"m": 85, "split": "validation", "old_heads": heads, "bn": bn, "replay": replay}
+        cells.append(("er", common))
+        for store, lam_fm in itertools.product(("train", "eval"), (1.0, 5.0)):
+            cells.append(("car", common | {"store": store, "lam_fm": lam_fm}))
+    return cells
+
+
+def readings() -> list[tuple[str, Settings]]:
+    cells: list[tuple[str, Settings]] = []
+    for m, heads, bn in itertools.product((85, 425), ("hold",), ("joint", "separate")):
+        common: Settings = {"m": m, "old_heads": heads, "bn": bn}
+        cells.append(("er", common))
+        cells += [("car", common | {"lam_fm": lam_fm}) for lam_fm in (1.0, 5.0)]
+    return cells
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("which", choices=("core", "search", "readings"))
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--tasks", type=int)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--precision", default="tf32")
+    options = parser.parse_args()
+    cells = {"core": core, "search": search, "readings": readings}[options.which]()
+    more = {"precision": options.precision, "tasks": options.tasks, "steps": options.steps}
+    experiments = [
+        make_experiment("split-cifar", method, settings | more, STREAMS["split-cifar"].protocol)
+        for method, settings in cells
+    ]
+    started = time.perf_counter()
+    records = []
+    with (options.out / "records.jsonl").open("w") as file:
+        for record in run_experiments(experiments, range(options.seeds), options.data, options.device):
+            records.append(record)
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+    seconds = time.perf_counter() - started
+    groups: dict[str, list[dict]] = {}
+    for record in records:
+        values = record["configuration"]
+        shown = " ".join(f"{name}={values[name]}" for name in SHOWN if name in values)
+        groups.setdefault(f"{record['method']:10s} {shown}", []).append(record)
+    for about, mine in groups.items():
+        accuracy, forgetting, learning = (
+            summarise([r[name] for r in mine]) for name in ("accuracy", "forgetting", "learning_accuracy")
+        )
+        print(
+            f"{about:88s} n={accuracy['n']} acc {100 * accuracy['mean']:.1f}±{100 * accuracy['std']:.1f} "
+            f"fgt {_number(forgetting['mean']):.3f} learn {100 * _number(learning['mean']):.1f}"
+        )
+    peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
+    print(f"{len(records)} runs in {seconds:.0f} s, peak {peak:.1f} GiB")
+    return 0
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""How the steps of a phase are driven: one by one from the host, or captured once as a CUDA graph and replayed.
+
+Data, memory, tables and state live on the device, and a step reads its row of the tables through a cursor there:
+replaying it needs no host work.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from reprise.engine import Engine
+from reprise.feed import Feed
+from reprise.method import Method
+
+WARM_UP = 3
+"""Steps run eagerly before the capture; they are real steps of the training."""
+
+
+class Stepper:
+    """Runs step after step and collects the losses [steps] or [steps, lanes]."""
+
+    def __init__(self, method: Method, engine: Engine, feed: Feed) -> None:
+        self.method, self.engine, self.feed = method, engine, feed
+        self._losses: list[Tensor] = []
+
+    def run(self, step: int) -> None:
+        self._losses.append(self.method.step(self.engine, self.feed.batches(step)))
+
+    def losses(self, first: int, last: int) -> Tensor:
+        return torch.stack(self._losses[first:last])
+
+
+class GraphStepper(Stepper):
+    """The same steps as one CUDA graph. Every step of the phase must have the same batches."""
+
+    def __init__(self, method: Method, engine: Engine, feed: Feed) -> None:
+        super().__init__(method, engine, feed)
+        device = feed.current.device
+        self._cursor = torch.zeros(1, dtype=torch.long, device=device)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._stream = torch.cuda.Stream()
+        lanes = (engine.lanes,) if engine.stacked else ()
+        self._table = torch.zeros(feed.steps, *lanes, device=device)
+
+    def run(self, step: int) -> None:
+        if step < WARM_UP:
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
+                self._step()
+            torch.cuda.current_stream().wait_stream(self._stream)
+            return
+        if self._graph is None:
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph, stream=self._stream):
+                self._step()
+        self._graph.replay()
+
+    def _step(self) -> None:
+        loss = self.method.step(self.engine, self.feed.batches_at(self._cursor))
+        self._table.index_copy_(0, self._cursor, loss.to(self._table.dtype).unsqueeze(0))
+        self._cursor += 1
+
+    def losses(self, first: int, last: int) -> Tensor:
+        return self._table[first:last]
+
+
+def make_stepper(method: Method, engine: Engine, feed: Feed, optimizer: str) -> Stepper:
+    """A graph where the phase allows it: on a GPU, steps all alike, an optimizer without host state."""
+    alike = feed.uniform and optimizer == "sgd"
+    if feed.current.is_cuda and alike and feed.steps > WARM_UP + 1:
+        return GraphStepper(method, engine, feed)
+    return Stepper(method, engine, feed)
