@@ -24,14 +24,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from reprise.build import Cell
 from reprise.config import make_experiment
+from reprise.feed import Feed
 from reprise.ledger import settle
 from reprise.models.encoders import ReducedResNet18
 from reprise.results import environment
 from reprise.streams import CIFAR_MEAN, CIFAR_STD, STREAMS
 from reprise.streams.files import Images
 from reprise.streams.split import make_pool, split_stream
-from reprise.train import Cell, Trainer
+from reprise.train import Trainer
 
 
 class ChannelsLast(nn.Module):
@@ -57,9 +59,11 @@ def our_step() -> Callable[[], float]:
     experiment = make_experiment("split-cifar", "er", {"m": 50}, STREAMS["split-cifar"].protocol)
     experiment, _ = settle(experiment, stream)
     trainer = Trainer([Cell(experiment, 0, stream)], torch.device("cpu"))
-    trainer._end_task(0, trainer.phases[0])
+    first, second = trainer.phases[:2]
+    trainer._end_task(first, trainer._orders(0, first))
     trainer.engine.enter(1)
-    feed = trainer._feed(1, trainer.phases[1])
+    plan = trainer._plan(0, trainer.cells[0], 1, second, trainer._orders(1, second)[0])
+    feed = Feed(second, [plan], trainer.memory, trainer.reader, stacked=False)
     position = iter(range(10**9))
 
     def step() -> float:
@@ -72,7 +76,9 @@ def our_step() -> Callable[[], float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import torch
 
+from reprise.build import Cell
 from reprise.config import make_experiment
 from reprise.ledger import settle
 from reprise.runner import load_pool, stream_of
 from reprise.streams import STREAMS
-from reprise.train import Cell, Trainer
+from reprise.train import Trainer
 
 CASES = {
     "sgd": [{}, {"lr": 0.01}],

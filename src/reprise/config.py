@@ -9,8 +9,8 @@ import dataclasses
 import hashlib
 import json
 import typing
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,9 +20,13 @@ from reprise.errors import InputError
 from reprise.fill import POLICIES
 from reprise.method import Method
 from reprise.methods import METHODS, name_of
+from reprise.values import nearest, parse_bytes, read_value
 
 RESULTS_VERSION = 1
 """Raised when a fix moves numbers: older records are then of another experiment."""
+
+MEMORY_FIELDS = ("m", "m_per_class", "m_per_task", "memory")
+"""Four ways of saying how much is remembered."""
 
 
 @dataclass(frozen=True)
@@ -92,11 +96,11 @@ class Experiment:
             raise InputError(
                 f"p_replay: {self.p_replay} is not between 0 and 1; give a probability, or leave it out."
             )
-        given = [
-            name for name in ("m", "m_per_class", "m_per_task", "memory") if getattr(self, name) is not None
-        ]
+        given = [name for name in MEMORY_FIELDS if getattr(self, name) is not None]
         if len(given) > 1:
             raise InputError(f"{' and '.join(given)} say the same thing twice; give one of them.")
+        if self.memory is not None:
+            parse_bytes(self.memory)
         if self.fill not in POLICIES:
             raise InputError(f"fill: {self.fill!r} is not known; choose one of {', '.join(POLICIES)}.")
 
@@ -122,75 +126,81 @@ class Experiment:
     def hash(self, fingerprint: str) -> str:
         """12 hex digits of all that decides the result: these fields, the data, and `results_version`."""
         content = self.to_dict() | {"data": fingerprint, "results_version": RESULTS_VERSION}
-        text = json.dumps(content, sort_keys=True, default=str)
+        text = json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How an experiment is run; nothing of it changes a result."""
+    """How an experiment is run; nothing of it changes a result. Every field is a command-line flag."""
 
     seeds: tuple[int, ...] = (0,)
+    """seeds to run, for example 0,1,2"""
     data: Path | None = None
-    device: str = "cpu"
+    """root folder of the data sets, or the stream's own folder"""
     out: Path | None = None
+    """folder of the result (default: one below runs/)"""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """where it is computed"""
     lanes: int | None = None
-    """runs stacked in one process; None: all that fit on a GPU, one on a CPU"""
-    extra: dict[str, Any] = field(default_factory=dict)
+    """runs stacked in one process (default: all that fit on a GPU, one on a CPU)"""
+
+    def __post_init__(self) -> None:
+        if len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
+            shown = ",".join(map(str, self.seeds))
+            raise InputError(f"seeds: {shown} are not different numbers from 0 up; write for example 0,1,2.")
+        if self.lanes is not None and self.lanes < 1:
+            raise InputError(f"lanes: {self.lanes} is not positive; give 1 or more, or leave it out.")
+
+
+SETTING_HINTS: dict[str, Any] = typing.get_type_hints(Setting)
+
+
+def make_setting(given: Mapping[str, Any]) -> Setting:
+    return Setting(**{name: read_value(name, value, SETTING_HINTS[name]) for name, value in given.items()})
+
+
+def field_hints(method: str) -> dict[str, Any]:
+    """The fields of an experiment with this method, and their types: the protocol's, then the method's own."""
+    if not isinstance(method, str) or method not in METHODS:
+        raise InputError(f"method: {method!r} is not known; choose one of {', '.join(METHODS)}.")
+    protocol, own = typing.get_type_hints(Experiment), typing.get_type_hints(METHODS[method])
+    names = [f.name for f in fields(Experiment) if f.name not in ("stream", "method")]
+    return {name: protocol[name] for name in names} | {f.name: own[f.name] for f in fields(METHODS[method])}
+
+
+def no_such_field(name: str, method: str, known: Iterable[str], where: str = "") -> InputError:
+    """The sentence about a field that a method does not have, with the way out."""
+    plain, known = name.lstrip("-").replace("-", "_"), sorted(known)
+    owners = [owner for owner, kind in METHODS.items() if plain in {f.name for f in fields(kind)}]
+    near = nearest(plain, known)
+    way_out = f"the nearest one is {near}" if near else f"the fields are {', '.join(known)}"
+    if owners:
+        way_out = f"{', '.join(owners)} {'have' if len(owners) > 1 else 'has'} it"
+    return InputError(f"{name}: {method} has no such field{where}; {way_out}.")
+
+
+def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Values above displace those below. Two ways of saying m never meet: one above displaces any below."""
+    if any(above.get(name) is not None for name in MEMORY_FIELDS):
+        below = {name: value for name, value in below.items() if name not in MEMORY_FIELDS}
+    return {**below, **above}
 
 
 def make_experiment(
     stream: str, method: str, given: Mapping[str, Any], protocol: Mapping[str, Any] | None = None
 ) -> Experiment:
     """Build an experiment from plain values; unknown fields and wrong types are named."""
-    if method not in METHODS:
-        raise InputError(f"method: {method!r} is not known; choose one of {', '.join(METHODS)}.")
-    kind = METHODS[method]
-    method_fields = {f.name: hint for f in fields(kind) for hint in [typing.get_type_hints(kind)[f.name]]}
-    own_hints = typing.get_type_hints(Experiment)
-    protocol_fields = {
-        f.name: own_hints[f.name] for f in fields(Experiment) if f.name not in ("stream", "method")
-    }
-    values = {k: v for k, v in (protocol or {}).items() if k in protocol_fields or k in method_fields}
+    hints = field_hints(method)
+    given = {name: value for name, value in given.items() if name not in ("stream", "method")}
     for name in given:
-        if name in ("stream", "method"):
-            continue
-        if name not in protocol_fields and name not in method_fields:
-            known = ", ".join(sorted([*protocol_fields, *method_fields]))
-            raise InputError(f"{name}: {method} has no such field; the fields are {known}.")
-    # Two ways of saying m never meet: a given one displaces the table's.
-    if any(given.get(name) is not None for name in MEMORY_FIELDS):
-        values = {k: v for k, v in values.items() if k not in MEMORY_FIELDS}
-    values |= {k: v for k, v in given.items() if k not in ("stream", "method")}
-    checked = {k: check_type(k, v, (protocol_fields | method_fields)[k]) for k, v in values.items()}
-    built = kind(**{k: v for k, v in checked.items() if k in method_fields})
-    return Experiment(stream, built, **{k: v for k, v in checked.items() if k in protocol_fields})
-
-
-MEMORY_FIELDS = ("m", "m_per_class", "m_per_task", "memory")
-
-
-def check_type(name: str, value: Any, hint: Any) -> Any:
-    """The value as the field's type, or a sentence that names the field."""
-    options = typing.get_args(hint)
-    if typing.get_origin(hint) is Literal:
-        if value not in options:
-            raise InputError(f"{name}: {value!r} is not known; choose one of {', '.join(map(str, options))}.")
-        return value
-    if options and type(None) in options:
-        if value is None:
-            return None
-        hint = next(option for option in options if option is not type(None))
-    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        if value != value or value in (float("inf"), float("-inf")):
-            raise InputError(f"{name}: {value} is not a finite number; give one.")
-        return float(value)
-    if hint is int and isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if hint in (str, bool) and isinstance(value, hint):
-        return value
-    kinds = {float: "a number", int: "a whole number", str: "a text", bool: "true or false"}
-    raise InputError(f"{name}: {value!r} is not {kinds.get(hint, 'of the right type')}.")
+        if name not in hints:
+            raise no_such_field(name, method, hints)
+    table = {name: value for name, value in (protocol or {}).items() if name in hints}
+    values = {name: read_value(name, value, hints[name]) for name, value in overlay(table, given).items()}
+    own = {f.name for f in fields(METHODS[method])}
+    built = METHODS[method](**{name: value for name, value in values.items() if name in own})
+    return Experiment(stream, built, **{name: value for name, value in values.items() if name not in own})
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -200,28 +210,17 @@ def read_config(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise InputError(f"config: {path} does not exist; name a YAML file of fields.") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"config: {path} cannot be read ({error}); name a YAML file of fields.") from None
-    except yaml.YAMLError as error:
-        where = str(error).splitlines()[0]
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise InputError(f"config: {path} cannot be read ({why}); name a YAML file of fields.") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        where = "" if mark is None else f"line {mark.line + 1}: "
+        why = where + str(problem or str(error).partition("\n")[0])
         raise InputError(
-            f"config: {path} is not plain YAML ({where}); write lines of `field: value`."
+            f"config: {path} is not plain YAML ({why}); write lines of `field: value`."
         ) from None
     if content is None:
         return {}
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise InputError(f"config: {path} holds no fields; write lines of `field: value`.")
     return {key.replace("-", "_"): value for key, value in content.items()}
-
-
-def parse_bytes(text: str) -> int:
-    """Bytes of `2MB` (MB = 1e6) or `512KiB` (KiB = 2^10)."""
-    units = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-    number = text.strip().rstrip("BKMGIbkmgi ")
-    unit = text.strip()[len(number) :].strip().upper() or "B"
-    try:
-        amount = float(number)
-    except ValueError:
-        amount = -1.0
-    if unit not in units or not 0 < amount < 1e15:
-        raise InputError(f"memory: {text!r} is not a size; write for example 2MB or 512KiB.")
-    return int(amount * units[unit])

@@ -19,6 +19,7 @@ from reprise.examples import Examples
 from reprise.feed import Reader
 from reprise.method import Method
 from reprise.models.model import Model
+from reprise.models.norm import allow_rows
 from reprise.net import Net
 from reprise.tasks import Kind
 from reprise.types import Batch, Output, Tree
@@ -119,6 +120,8 @@ class Engine(ABC):
             losses = [lane_fn(net, batch, out, *trees) for batch, out in zip(batches, outs, strict=True)]
             return losses[0] if len(losses) == 1 else sum(losses[1:], losses[0])
 
+        if create_graph:
+            allow_rows(self.model, False)
         with self._mode(mode, statistics), torch.enable_grad():
             losses = self._run(total, batches, trees, nudges)
         grads = torch.autograd.grad(

@@ -60,6 +60,11 @@ class Examples:
         index = torch.as_tensor(positions, device=self.rows.device)
         return Examples(self.source, self.rows[index], {k: v[index] for k, v in self.own.items()})
 
+    def only(self, lanes: Sequence[int]) -> Examples:
+        """Some lanes of stacked examples."""
+        index = torch.as_tensor(list(lanes), device=self.rows.device)
+        return Examples(self.source, self.rows[index], {k: v[index] for k, v in self.own.items()})
+
     @staticmethod
     def concatenate(parts: Sequence[Examples]) -> Examples:
         """All parts one after another (the multi-task reference's one phase)."""

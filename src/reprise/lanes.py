@@ -7,7 +7,7 @@ leaves the others untouched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ class Lanes(Engine):
         models: Sequence[Model],
         method: Method,
         kinds: Sequence[Kind],
-        fields: dict[str, Sequence[float]],
+        fields: Mapping[str, Sequence[float]],
         lrs: Sequence[float],
         optimizer: str = "sgd",
         **options: Any,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import torch
 
-from reprise.config import Experiment, parse_bytes
+from reprise.config import Experiment
 from reprise.engine import Engine, Single
 from reprise.errors import InputError
 from reprise.feed import Reader
@@ -15,17 +17,23 @@ from reprise.fill import Quota, make_quota
 from reprise.memory import Memory, Shelf, Spec
 from reprise.method import Method, Needs
 from reprise.models.model import Model, build_model
+from reprise.randomness import torch_seeded
 from reprise.streams.stream import Stream
 from reprise.tasks import Classify
 from reprise.types import Tree
+from reprise.values import parse_bytes
 
 DTYPES = {"float32": torch.float32, "tf32": torch.float32, "float64": torch.float64}
 
 
 def make_model(experiment: Experiment, stream: Stream, seed: int) -> Model:
     """The model of a seed, wrapped and grown by the method."""
-    model = build_model(experiment.encoder, stream, seed, experiment.method.taps())
-    return experiment.method.wrap(model).to(DTYPES[experiment.precision])
+    method = experiment.method
+    model = method.wrap(build_model(experiment.encoder, stream, seed, method.taps()))
+    for task in range(len(stream.tasks)):
+        with torch_seeded(seed, "init:method", task):
+            method.grow(model, task)
+    return model.to(DTYPES[experiment.precision])
 
 
 def make_reader(experiment: Experiment, stream: Stream, device: torch.device) -> Reader:
@@ -92,9 +100,8 @@ def settle(experiment: Experiment, stream: Stream) -> tuple[Experiment, Needs]:
     model = make_model(experiment, stream, seed=0)
     shapes = model.layer_shapes(stream.input_shape)
     method = method.resolve(shapes["features"])
-    settled = replace(
-        experiment, method=method, fill=fill, m=None, m_per_class=None, m_per_task=None, memory=None
-    )
+    plain: dict[str, Any] = {"m": None, "m_per_class": None, "m_per_task": None, "memory": None, "fill": fill}
+    settled = replace(experiment, method=method, **plain)
     if not method.replays:
         return settled, needs
     if experiment.memory is not None:
@@ -105,17 +112,21 @@ def settle(experiment: Experiment, stream: Stream) -> tuple[Experiment, Needs]:
         engine.enter(0)
         m = _largest_m(engine, settled, stream, parse_bytes(experiment.memory))
     else:
-        m = _count(experiment, stream)
+        m = _count(experiment, settled.fill, stream)
     return replace(settled, m=m), needs
 
 
 def quota_of(experiment: Experiment, stream: Stream, m: int) -> Quota:
+    return _quota(experiment.fill, stream, m)
+
+
+def _quota(fill: str, stream: Stream, m: int) -> Quota:
     return make_quota(
-        experiment.fill, m, len(stream.tasks), stream.full_tasks or len(stream.tasks), stream.classes_per_task
+        fill, m, len(stream.tasks), stream.full_tasks or len(stream.tasks), stream.classes_per_task
     )
 
 
-def _count(experiment: Experiment, stream: Stream) -> int:
+def _count(experiment: Experiment, fill: str, stream: Stream) -> int:
     """m as the paper counts it, from whichever way it was given."""
     tasks, classes = stream.full_tasks or len(stream.tasks), stream.classes_per_task
     m = experiment.m
@@ -131,8 +142,21 @@ def _count(experiment: Experiment, stream: Stream) -> int:
         raise InputError(
             f"m: {experiment.method_name} remembers examples; say how many with --m or --memory."
         )
-    quota_of(experiment, stream, m)
+    _quota(fill, stream, m)
+    if m > (most := _most(fill, stream)) and fill != "reservoir":
+        raise InputError(f"m: {m} is more than there are examples to remember; use {most} or less.")
     return m
+
+
+def _most(fill: str, stream: Stream) -> int:
+    """The largest m for which every task has the examples."""
+    tasks, classes = stream.full_tasks or len(stream.tasks), stream.classes_per_task
+    if fill == "reservoir":
+        return sum(len(task.train) for task in stream.tasks)
+    if classes is None or fill == "uniform_task":
+        return min(len(task.train) for task in stream.tasks) * (1 if classes is None else tasks)
+    members = [np.unique(task.train.labels, return_counts=True)[1] for task in stream.tasks]
+    return min(int(counts.min()) for counts in members) * classes * tasks
 
 
 def _largest_m(engine: Engine, experiment: Experiment, stream: Stream, budget: int) -> int:
@@ -155,9 +179,8 @@ def _largest_m(engine: Engine, experiment: Experiment, stream: Stream, budget: i
             "give more."
         )
     per_unit = smallest - state
-    most = (budget - state) // per_unit * unit
-    examples = len(stream.tasks[0].train) * (tasks if classes is not None else 1)
-    return min(most, examples // unit * unit)
+    affordable = (budget - state) // per_unit * unit
+    return min(affordable, _most(experiment.fill, stream) // unit * unit)
 
 
 def _row_size(engine: Engine, method: Method, stream: Stream, task: int) -> int:

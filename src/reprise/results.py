@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import subprocess
@@ -31,9 +32,9 @@ def make_record(
     outcome: Outcome,
     quota: Quota | None,
     fingerprint: str,
-    device: torch.device,
+    place: dict[str, Any],
 ) -> Record:
-    """The record of a run (contracts: Record). Inapplicable values are null."""
+    """The record of a run (contracts: Record). Inapplicable values are null; `place` is its environment."""
     accuracy, loss = _full(outcome.accuracy), _full(outcome.loss)
     known = accuracy[-1][0] is not None
     return {
@@ -47,9 +48,6 @@ def make_record(
         "forgetting": metrics.forgetting(accuracy) if known else None,
         "forgetting_agem": metrics.forgetting_agem(accuracy) if known else None,
         "learning_accuracy": metrics.learning_accuracy(accuracy) if known else None,
-        "backward_transfer": metrics.backward_transfer(accuracy) if known else None,
-        "forward_transfer": _forward_transfer(outcome) if known else None,
-        "learning_curve_area": metrics.learning_curve_area(outcome.curve) if outcome.curve else None,
         "forgetting_percent": metrics.forgetting_percent(loss),
         "performance_drop_percent": None,
         "matrix": {"accuracy": accuracy if known else None, "loss": loss},
@@ -61,15 +59,19 @@ def make_record(
         "cost": outcome.cost,
         "seconds": outcome.seconds,
         "configuration": experiment.to_dict() | {"data": fingerprint, "results_version": RESULTS_VERSION},
-        "environment": environment(device),
+        "environment": place,
         "version": reprise.__version__,
     }
 
 
-def _forward_transfer(outcome: Outcome) -> float | None:
-    if len(outcome.next) < len(outcome.initial):
-        return None
-    return metrics.forward_transfer(outcome.next, outcome.initial)
+def trouble(seed: int, outcome: Outcome) -> str | None:
+    """Why a run has no record: a loss was not finite, in training or, after the last step, on a test set."""
+    if outcome.diverged is not None:
+        return outcome.diverged
+    for i, row in enumerate(outcome.loss):
+        if not all(loss is None or math.isfinite(loss) for loss in row):
+            return f"seed {seed}: the test loss was not finite after task-{i}; lower lr or set clip."
+    return None
 
 
 def _full(rows: list[list[float | None]]) -> list[list[float | None]]:
@@ -156,13 +158,24 @@ class Folder:
     def record(self, seed: int) -> Record | None:
         """The finished run of a seed, if there is one."""
         path = self.path / f"seed-{seed}" / "record.json"
-        return read_json(path) if path.exists() else None
+        if not path.exists():
+            return None
+        record = read_json(path)
+        if record.get("seed") != seed or "configuration" not in record:
+            raise InputError(f"{path} is no record of seed {seed}; remove it or name another folder.")
+        return record
 
     def save(self, record: Record, log: list[dict[str, Any]]) -> None:
+        """The record comes last: a folder that has one is complete."""
         folder = self.path / f"seed-{record['seed']}"
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / "log.jsonl", "".join(json.dumps(line) + "\n" for line in log))
-        write_json(folder / "record.json", record)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_text(folder / "log.jsonl", "".join(to_json(line) + "\n" for line in log))
+            write_json(folder / "record.json", record)
+        except OSError as error:
+            raise InputError(
+                f"out: {folder} cannot be written ({error.strerror}); make room there."
+            ) from None
 
 
 def folder_name(experiment: Experiment, fingerprint: str) -> str:
@@ -187,8 +200,13 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def to_json(content: dict[str, Any], indent: int | None = None) -> str:
+    """JSON proper, which knows neither NaN nor infinity."""
+    return json.dumps(content, indent=indent, allow_nan=False)
+
+
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    write_text(path, to_json(content, indent=1) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import queue
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, fields
@@ -14,17 +15,21 @@ from typing import Any
 
 import torch
 
+from reprise.build import Cell
 from reprise.config import Experiment
 from reprise.errors import Diverged, InputError
 from reprise.ledger import quota_of, settle
-from reprise.results import Folder, Record, folder_name, make_record
+from reprise.results import Folder, Record, environment, folder_name, make_record, trouble
 from reprise.streams import make_stream, stream_kind
 from reprise.streams.split import Pool
 from reprise.streams.stream import Stream
-from reprise.train import Cell, Outcome, Trainer
+from reprise.train import Outcome, Trainer
 
 LARGEST_GROUP = 32
 """Lanes of one group, unless the user says otherwise."""
+
+Environment = dict[str, Any]
+"""Where a run took place, as its record tells."""
 
 Watch = Callable[[str, int, int, str], None]
 """Called with a job's name, its steps done, its steps in all, and what it does."""
@@ -36,10 +41,13 @@ class Job:
 
     experiment: Experiment
     seed: int
+    number: int = 1
+    """Which of several experiments it belongs to: tells jobs of one method apart."""
 
     @property
     def name(self) -> str:
-        return f"{self.experiment.method_name} seed {self.seed}"
+        number = f" #{self.number}" if self.number > 1 else ""
+        return f"{self.experiment.method_name}{number} seed {self.seed}"
 
 
 @lru_cache(maxsize=2)
@@ -76,52 +84,56 @@ def run_experiments(
     store  a folder of such folders, for several
     """
     where = pick_device(device)
-    todo: list[Job] = []
-    folders: dict[Experiment, Folder] = {}
-    pool = load_pool(experiments[0].stream, data)
+    if store is not None and (store / "experiment.json").exists():
+        raise InputError(f"out: {store} holds one experiment, no store of several; name another folder.")
+    folders: dict[Experiment, Folder | None] = {}
     for experiment in experiments:
+        pool = load_pool(experiment.stream, data)
         settled, _ = settle(experiment, stream_of(experiment, 0, pool))
         path = out or (store / folder_name(settled, pool.fingerprint) if store else None)
-        if path is not None:
-            folders[settled] = Folder(path, settled, pool.fingerprint)
-            folders[settled].open()
+        folders[settled] = None if path is None else Folder(path, settled, pool.fingerprint)
+    todo: list[Job] = []
+    done: list[Record] = []
+    for number, (settled, folder) in enumerate(folders.items(), 1):
+        if folder is not None:
+            folder.open()
         for seed in seeds:
-            known = folders[settled].record(seed) if path is not None else None
-            if known is not None:
-                yield known
+            known = None if folder is None else folder.record(seed)
+            if known is None:
+                todo.append(Job(settled, seed, number))
             else:
-                todo.append(Job(settled, seed))
+                done.append(known)
+    yield from done
     lost: list[str] = []
-    for job, outcome in execute(todo, data, where, lanes, watch):
-        if outcome.diverged is not None:
-            lost.append(outcome.diverged)
+    for job, outcome, place in execute(todo, data, where, lanes, watch):
+        if (why := trouble(job.seed, outcome)) is not None:
+            lost.append(why)
             continue
-        record = record_of(job, outcome, pool, where)
-        if job.experiment in folders:
-            folders[job.experiment].save(record, outcome.log)
+        record = record_of(job, outcome, load_pool(job.experiment.stream, data), place)
+        if (folder := folders[job.experiment]) is not None:
+            folder.save(record, outcome.log)
         yield record
     if lost:
         raise Diverged(lost[0] + (f" ({len(lost) - 1} more runs diverged.)" if len(lost) > 1 else ""))
 
 
-def record_of(job: Job, outcome: Outcome, pool: Pool, device: torch.device) -> Record:
+def record_of(job: Job, outcome: Outcome, pool: Pool, place: Environment) -> Record:
     e = job.experiment
     quota = None if e.m is None else quota_of(e, stream_of(e, job.seed, pool), e.m)
-    return make_record(e, job.seed, outcome, quota, pool.fingerprint, device)
+    return make_record(e, job.seed, outcome, quota, pool.fingerprint, place)
 
 
 def execute(
     jobs: Sequence[Job], data: Path | None, device: torch.device, lanes: int | None, watch: Watch | None
-) -> Iterator[tuple[Job, Outcome]]:
+) -> Iterator[tuple[Job, Outcome, Environment]]:
     """Train the jobs: lanes on a GPU; on a CPU, where stacked convolutions are slow, one process each."""
-    if device.type == "cuda" or (lanes or 1) > 1:
-        for group in lane_groups(jobs, lanes or LARGEST_GROUP):
-            yield from zip(group, train_group(group, data, device, watch), strict=True)
-    elif len(jobs) == 1 or (os.cpu_count() or 1) == 1:
-        for job in jobs:
-            yield job, train_group([job], data, device, watch)[0]
-    elif jobs:
+    stacked = device.type == "cuda" or (lanes or 1) > 1
+    if jobs and not stacked and len(jobs) > 1 and (os.cpu_count() or 1) > 1:
         yield from _in_processes(jobs, data, watch)
+        return
+    for group in lane_groups(jobs, (lanes or LARGEST_GROUP) if stacked else 1):
+        for job, outcome in zip(group, train_group(group, data, device, watch), strict=True):
+            yield job, outcome, environment(device)
 
 
 def train_group(
@@ -178,35 +190,50 @@ def lane_groups(jobs: Sequence[Job], largest: int) -> Iterator[list[Job]]:
 # ---- processes
 
 _reports: Any = None
+_stop: Any = None
 
 
-def _start_worker(reports: Any, threads: int) -> None:
-    global _reports
-    _reports = reports
-    torch.set_num_threads(threads)
+class _Stopped(Exception):
+    """The parent wants no more: a worker's way out of a run."""
 
 
-def _work(job: Job, data: Path | None) -> Outcome:
+def _start_worker(reports: Any, stop: Any) -> None:
+    """One thread each: small networks gain nothing from more. An interrupt is the parent's to handle."""
+    global _reports, _stop
+    _reports, _stop = reports, stop
+    reports.cancel_join_thread()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+
+
+def _work(job: Job, data: Path | None) -> tuple[Outcome, Environment]:
     def watch(name: str, done: int, total: int, what: str) -> None:
+        if _stop.is_set():
+            raise _Stopped
         _reports.put((name, done, total, what))
 
-    return train_group([job], data, torch.device("cpu"), watch)[0]
+    cpu = torch.device("cpu")
+    return train_group([job], data, cpu, watch)[0], environment(cpu)
 
 
 def _in_processes(
     jobs: Sequence[Job], data: Path | None, watch: Watch | None
-) -> Iterator[tuple[Job, Outcome]]:
-    """One process per core, one thread each: small networks gain nothing from more threads."""
+) -> Iterator[tuple[Job, Outcome, Environment]]:
+    """One process per core, at most one per job."""
     workers = min(len(jobs), os.cpu_count() or 1)
     context = multiprocessing.get_context("spawn")
-    reports = context.Queue()
-    with ProcessPoolExecutor(workers, context, _start_worker, (reports, 1)) as executor:
+    reports, stop = context.Queue(), context.Event()
+    with ProcessPoolExecutor(workers, context, _start_worker, (reports, stop)) as executor:
         running = {executor.submit(_work, job, data): job for job in jobs}
-        while running:
-            finished, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
-            _pass_on(reports, watch)
-            for future in finished:
-                yield running.pop(future), future.result()
+        try:
+            while running:
+                finished, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
+                _pass_on(reports, watch)
+                for future in finished:
+                    yield running.pop(future), *future.result()
+        finally:  # whatever ends this early, an interrupt or a refusal, ends the workers at their next report
+            stop.set()
+            executor.shutdown(wait=False, cancel_futures=True)
 
 
 def _pass_on(reports: Any, watch: Watch | None) -> None:

@@ -7,7 +7,7 @@ that x_r belongs to (the paper's equations 4 and 5).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
@@ -61,8 +61,7 @@ class CAR(ER):
         return self.compress == "intermediate"
 
     def resolve(self, features_shape: tuple[int, ...]) -> CAR:
-        name = resolve_compression(self.compress, features_shape)
-        return replace(self, compress=name)
+        return replace(self, compress=cast("Compression", resolve_compression(self.compress, features_shape)))
 
     def start(self, engine: Engine) -> Tree:
         """Weighted distances carry one weight per task and dimension."""

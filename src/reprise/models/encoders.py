@@ -8,14 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reprise.errors import InputError
-
-
-def _norm(channels: int) -> nn.BatchNorm2d:
-    norm = nn.BatchNorm2d(channels)
-    # The running average uses a fixed momentum, so the counter is never read; without it a step is 20 kernels
-    # shorter.
-    norm.num_batches_tracked = None
-    return norm
+from reprise.models.norm import Norm
 
 
 class BasicBlock(nn.Module):
@@ -24,16 +17,16 @@ class BasicBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
-        self.bn1 = _norm(outputs)
+        self.bn1 = Norm(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        self.bn2 = _norm(outputs)
+        self.bn2 = Norm(outputs)
         self.shortcut = nn.Sequential()
         # oneDNN (as in torch 2.13) overruns memory in the backward pass of a strided 1x1 convolution of fewer than
         # 16 channels, channels-last and threaded. Leaving out pixels first is the same function.
         self.skip = stride if inputs < 16 else 1
         if stride != 1 or inputs != outputs:
             own = nn.Conv2d(inputs, outputs, 1, stride // self.skip, bias=False)
-            self.shortcut = nn.Sequential(own, _norm(outputs))
+            self.shortcut = nn.Sequential(own, Norm(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         out = F.relu(self.bn1(self.conv1(x)), inplace=True)
@@ -54,7 +47,7 @@ class ReducedResNet18(nn.Module):
     def __init__(self, width: int = 20) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, width, 3, padding=1, bias=False)
-        self.bn1 = _norm(width)
+        self.bn1 = Norm(width)
         stages, inputs = [], width
         for outputs, stride in ((width, 1), (2 * width, 2), (4 * width, 2), (8 * width, 2)):
             stages.append(nn.Sequential(BasicBlock(inputs, outputs, stride), BasicBlock(outputs, outputs, 1)))
@@ -76,9 +69,9 @@ class SmallConvNet(nn.Module):
     def __init__(self, width: int = 8) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, width, 3, 2, padding=1, bias=False)
-        self.bn1 = _norm(width)
+        self.bn1 = Norm(width)
         self.conv2 = nn.Conv2d(width, 2 * width, 3, 2, padding=1, bias=False)
-        self.bn2 = _norm(2 * width)
+        self.bn2 = Norm(2 * width)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))))

@@ -75,6 +75,13 @@ class Model(nn.Module):
             for i, part in enumerate(parts)
         ]
 
+    def use_memory_format(self, memory_format: torch.memory_format) -> None:
+        """Hold weights, and turn inputs, into this format."""
+        self.memory_format = memory_format
+        for parameter in self.parameters():
+            if parameter.dim() == 4:
+                parameter.data = parameter.data.contiguous(memory_format=memory_format)
+
     def layer_shapes(self, input_shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
         """Shapes of the features and tapped layers of one example, found by a dry run in evaluation mode."""
         was_training = self.training
@@ -103,7 +110,7 @@ def build_model(encoder_name: str, stream: Stream, seed: int, taps: bool = False
     of task j part j + 1, so that heads made early and late agree."""
     with torch_seeded(seed, "init", 0):
         encoder = build_encoder(encoder_name)
-    model = Model(encoder, SeparateHeads(), tuple(encoder.taps) if taps else ())
+    model = Model(encoder, SeparateHeads(), _taps_of(encoder) if taps else ())
     dims = model.layer_shapes(stream.input_shape)["features"][0]
     if stream.shared_head:
         assert stream.classes_per_task is not None
@@ -112,6 +119,11 @@ def build_model(encoder_name: str, stream: Stream, seed: int, taps: bool = False
     for task in range(len(stream.tasks)):
         grow_head(model, stream, task, seed, dims)
     return model
+
+
+def _taps_of(encoder: nn.Module) -> tuple[str, ...]:
+    taps = getattr(encoder, "taps", ())
+    return tuple(str(name) for name in taps)
 
 
 def grow_head(model: Model, stream: Stream, task: int, seed: int, dims: int) -> None:

@@ -1,0 +1,79 @@
+"""From cells to the parts of a run: the engine, and the examples of all lanes on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+
+from reprise.config import Experiment
+from reprise.engine import Engine, Single
+from reprise.examples import Examples
+from reprise.feed import Reader
+from reprise.lanes import Lanes
+from reprise.ledger import make_model
+from reprise.models.norm import allow_rows
+from reprise.streams.stream import Phase, Stream
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: a settled experiment on the stream of its seed."""
+
+    experiment: Experiment
+    seed: int
+    stream: Stream
+
+
+def make_engine(
+    cells: Sequence[Cell], streams: Sequence[Stream], reader: Reader, stacked: bool, device: torch.device
+) -> Engine:
+    """A single model, or a stack of one per cell."""
+    experiment, stream = cells[0].experiment, streams[0]
+    models = [make_model(cell.experiment, stream, cell.seed).to(device) for cell in cells]
+    kinds = [task.kind for task in stream.tasks]
+    options: dict[str, Any] = {
+        "layer_shapes": models[0].layer_shapes(stream.input_shape),
+        "reader": reader,
+        "bn": experiment.bn,
+        "clip": experiment.clip,
+        "optimizer": experiment.optimizer,
+    }
+    if stacked:
+        rates = [cell.experiment.lr for cell in cells]
+        return Lanes(models, experiment.method, kinds, lane_fields(cells), rates, **options)
+    if device.type == "cpu":
+        models[0].use_memory_format(torch.channels_last)
+        allow_rows(models[0], True)
+    return Single(models[0], experiment.method, kinds, lr=experiment.lr, **options)
+
+
+def lane_fields(cells: Sequence[Cell]) -> dict[str, list[float]]:
+    """The method's float fields, one value per lane."""
+    methods = [cell.experiment.method for cell in cells]
+    names = [f.name for f in fields(methods[0]) if isinstance(getattr(methods[0], f.name), float)]
+    return {name: [getattr(method, name) for method in methods] for name in names}
+
+
+def join_phases(streams: Sequence[Stream], stacked: bool, device: torch.device) -> list[Phase]:
+    """The phases on the device; those of several lanes stacked."""
+    phases = []
+    for group in zip(*(stream.phases for stream in streams), strict=True):
+        parts = tuple(
+            (part[0][0], _join([examples for _, examples in part], stacked).to(device))
+            for part in zip(*(phase.parts for phase in group), strict=True)
+        )
+        phases.append(replace(group[0], parts=parts))
+    return phases
+
+
+def join_tests(streams: Sequence[Stream], stacked: bool, device: torch.device) -> list[Examples]:
+    """Each task's test examples on the device; those of several lanes stacked."""
+    groups = zip(*(stream.tasks for stream in streams), strict=True)
+    return [_join([task.test for task in group], stacked).to(device) for group in groups]
+
+
+def _join(lanes: Sequence[Examples], stacked: bool) -> Examples:
+    return Examples.stack(lanes) if stacked else lanes[0]

@@ -1,0 +1,108 @@
+"""BatchNorm that is fast for few channels on a CPU.
+
+Channels-last images of 20 channels leave a CPU's vector units mostly idle in torch's BatchNorm: it works along the
+channels. Reading a row of pixels as one long vector (w * c numbers, statistics merged afterwards) is the same
+function and takes about a third of the time, which is worth 5 % of a training step of the reduced ResNet-18.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+FEW_CHANNELS = 32
+MANY_PIXELS = 256
+
+
+class Norm(nn.BatchNorm2d):
+    """`nn.BatchNorm2d` without its counter. `by_rows` allows the fast form where it pays."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        # The running average uses a fixed momentum, so the counter is never read; without it a step is 20 kernels
+        # shorter.
+        self.num_batches_tracked = None
+        self.by_rows = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        pays = x.shape[1] < FEW_CHANNELS and x.shape[2] * x.shape[3] >= MANY_PIXELS
+        if (
+            self.by_rows
+            and pays
+            and self.training
+            and self.track_running_stats
+            and x.is_contiguous(memory_format=torch.channels_last)
+        ):
+            return _ByRows.apply(
+                x, self.weight, self.bias, self.running_mean, self.running_var, self.momentum, self.eps
+            )
+        return super().forward(x)
+
+
+def allow_rows(model: nn.Module, allowed: bool) -> None:
+    """Let the norms of a model use the fast form. It has no second derivative and no batching rule."""
+    for module in model.modules():
+        if isinstance(module, Norm):
+            module.by_rows = allowed
+
+
+class _ByRows(torch.autograd.Function):
+    """y = (x - mean) / sqrt(var + eps) * weight + bias over [n * h] rows of [w * c] numbers."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        running_mean: Tensor,
+        running_var: Tensor,
+        momentum: float,
+        eps: float,
+    ) -> Tensor:
+        n, c, h, w = x.shape
+        rows = _rows(x)
+        row_mean, row_var = torch.batch_norm_update_stats(rows, None, None, 0.0)
+        # The variance of all pixels is the mean variance within columns plus the variance between their means.
+        between, mean = torch.var_mean(row_mean.view(w, c), 0, correction=0)
+        var = row_var.view(w, c).mean(0) + between
+        inverse = (var + eps).rsqrt()
+        count = n * h * w
+        running_mean.lerp_(mean, momentum)
+        running_var.lerp_(var * (count / (count - 1)), momentum)
+        scale = weight * inverse
+        shift = bias - mean * scale
+        y = torch.empty_like(x, memory_format=torch.channels_last)
+        torch.addcmul(_tiled(shift, w), rows, _tiled(scale, w), out=_rows(y))
+        ctx.save_for_backward(x, scale, mean, inverse)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, scale, mean, inverse = ctx.saved_tensors
+        n, c, h, w = x.shape
+        rows, grads = _rows(x), _rows(grad.contiguous(memory_format=torch.channels_last))
+        product = grads * rows
+        grad_bias = grads.sum(0).view(w, c).sum(0)
+        grad_weight = (product.sum(0).view(w, c).sum(0) - mean * grad_bias) * inverse
+        # dx = scale * (g - mean(g) - x_hat * mean(g * x_hat)), written as a + b * x + scale * g.
+        per_pixel = -scale / (n * h * w)
+        slope = per_pixel * inverse * grad_weight
+        level = per_pixel * grad_bias - slope * mean
+        dx = torch.addcmul(_tiled(level, w), rows, _tiled(slope, w), out=product)
+        dx.addcmul_(grads, _tiled(scale, w))
+        return dx.view(n, h, w, c).permute(0, 3, 1, 2), grad_weight, grad_bias, None, None, None, None
+
+
+def _rows(x: Tensor) -> Tensor:
+    """Channels-last [n, c, h, w] as its memory lies: [n * h, w * c]."""
+    n, c, h, w = x.shape
+    return x.permute(0, 2, 3, 1).reshape(n * h, w * c)
+
+
+def _tiled(per_channel: Tensor, width: int) -> Tensor:
+    return per_channel.repeat(width)

@@ -1,0 +1,108 @@
+"""The end of a task: which examples are remembered, and what is stored beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import torch
+
+from reprise.build import Cell
+from reprise.engine import Engine
+from reprise.fill import Quota, choose, reservoir_rows, reservoir_slots
+from reprise.memory import Memory
+from reprise.method import Needs
+from reprise.randomness import rng
+from reprise.streams.stream import Phase, Stream
+
+Pick = tuple[np.ndarray, np.ndarray]
+"""Memory rows, and the positions of the examples that go there."""
+
+
+def remember(
+    engine: Engine,
+    memory: Memory,
+    cells: Sequence[Cell],
+    quotas: Sequence[Quota],
+    needs: Needs,
+    stream: Stream,
+    phase: Phase,
+    orders: Sequence[np.ndarray],
+) -> None:
+    """Fill the memory with examples of the phase that has just ended.
+
+    orders  each lane's positions [steps, batch] as training saw them
+    """
+    first_pass = len(phase.train) // orders[0].shape[1]
+    once = [order[:first_pass].reshape(-1) for order in orders]
+    labels = phase.train.labels
+    picks: list[Pick] = []
+    for lane, (cell, quota) in enumerate(zip(cells, quotas, strict=True)):
+        own = labels[lane] if labels is not None and labels.ndim == 2 else labels
+        if needs.share == "seen":
+            quota = _share_of_seen(quota, phase.last, stream)
+            for task in range(phase.last):
+                memory.shelf(task).shrink(lane, task, int(quota.per_task))
+        picks.append(_pick(memory, lane, cell.seed, quota, phase, own, once[lane]))
+    chosen = engine.method.select(engine, phase.train, [len(positions) for _, positions in picks])
+    if chosen is not None:
+        picks = [(rows, positions) for (rows, _), positions in zip(picks, chosen, strict=True)]
+    # Lanes that remember equally many form one batch: activations stored in training mode depend on it.
+    for count in sorted({len(positions) for _, positions in picks} - {0}):
+        lanes = [lane for lane, (_, positions) in enumerate(picks) if len(positions) == count]
+        _write(engine, memory, lanes, [picks[lane] for lane in lanes], phase)
+    memory.seen += len(once[0])
+    if engine.method.refresh:
+        _refresh(engine, memory, stream, phase.last)
+
+
+def _pick(
+    memory: Memory,
+    lane: int,
+    seed: int,
+    quota: Quota,
+    phase: Phase,
+    labels: np.ndarray | None,
+    once: np.ndarray,
+) -> Pick:
+    generator = rng(seed, "select", phase.last)
+    if quota.policy == "reservoir":
+        slots = reservoir_slots(memory.seen, len(once), quota.capacity, generator)
+        return reservoir_rows(slots, once)
+    positions = choose(quota, labels, once, len(phase.train), generator)
+    return memory.shelf(phase.last).free_rows(lane, len(positions)), positions
+
+
+def _write(engine: Engine, memory: Memory, lanes: list[int], picks: list[Pick], phase: Phase) -> None:
+    data = phase.train.only(lanes) if engine.stacked else phase.train
+    positions = torch.as_tensor(np.stack([p for _, p in picks]), device=data.rows.device)
+    columns = data.take(positions if engine.stacked else positions[0])
+    batch = engine.reader.batch(columns, phase.parts[0][0])
+    columns |= engine.method.keep(engine.only(lanes), batch)
+    for index, (lane, (rows, _)) in enumerate(zip(lanes, picks, strict=True)):
+        own = {name: column[index] if engine.stacked else column for name, column in columns.items()}
+        is_class = own["y"].dim() == 1 and not own["y"].is_floating_point()
+        labels = own["y"].cpu().numpy() if is_class else None
+        memory.shelf(phase.last).write(lane, rows, own, phase.last, labels)
+
+
+def _refresh(engine: Engine, memory: Memory, stream: Stream, last: int) -> None:
+    """Recompute the columns that must follow the network, for every remembered row."""
+    for task in range(1 if stream.shared_head else last + 1):
+        shelf = memory.shelf(task)
+        rows = torch.arange(max(shelf.capacities), device=next(iter(shelf.columns.values())).device)
+        stored = shelf.take(rows.expand(engine.lanes, -1) if engine.stacked else rows)
+        fresh = engine.method.keep(
+            engine, engine.reader.batch(stored, None if stream.shared_head else task, "replay")
+        )
+        for name in engine.method.refresh:
+            shelf.columns[name].copy_(fresh[name])
+
+
+def _share_of_seen(quota: Quota, last: int, stream: Stream) -> Quota:
+    """m divided by the classes seen so far: every task's share shrinks when another joins."""
+    classes = stream.classes_per_task or 1
+    per_class = quota.m // ((last + 1) * classes)
+    return replace(quota, per_class=per_class, per_task=Fraction(per_class * classes))

@@ -1,0 +1,9 @@
+"""Tests run on one thread each: small networks gain nothing from more, and results do not depend on the machine."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+torch.set_num_threads(1)
