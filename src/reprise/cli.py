@@ -1,39 +1,41 @@
 """The command line. The only file that knows the argument parser.
 
-Method and protocol fields are plain flags; a file of fields may stand behind them. Bad input is one sentence on
-stderr and exit code 2.
+The fields of an experiment, of its method and of its setting are plain flags; a file of fields may stand behind
+them. Bad input is one sentence on stderr and exit code 2.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import signal
 import sys
+import threading
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from jsonargparse import ArgumentParser
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
-from rich.table import Table
 
-from reprise import __version__, tune
-from reprise.config import Experiment, check_type, make_experiment, read_config
+from reprise import __version__, commands
+from reprise.config import (
+    SETTING_HINTS,
+    Experiment,
+    Setting,
+    field_hints,
+    make_setting,
+    no_such_field,
+    overlay,
+    read_config,
+)
 from reprise.docstrings import field_docs
 from reprise.errors import Diverged, InputError
 from reprise.methods import METHODS
-from reprise.results import Record, write_json
-from reprise.runner import run_experiments
 from reprise.streams import STREAMS, stream_kind
-from reprise.streams.check import check
-from reprise.streams.fetch import fetch_cifar100
-from reprise.terminal import progress_bars, results_table, spread
+from reprise.values import nearest, without_none
 
-DEMO_METHODS = ("sgd", "er", "car", "multitask")
 USAGE = """usage: reprise COMMAND ...
 
   run STREAM --method NAME   train a method on a stream and write its records
@@ -44,196 +46,176 @@ USAGE = """usage: reprise COMMAND ...
 
 `reprise COMMAND --help` tells more.
 """
+DATA_USAGE = "usage: reprise data fetch cifar100 --data DIR | reprise data check STREAM --data DIR\n"
+HELP = ("-h", "--help")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; the exit code: 0 done, 1 failed, 2 bad input, 3 diverged, 130 interrupted."""
+    """Run a command; the exit code: 0 done, 1 failed, 2 bad input, 3 diverged, 130 or 143 stopped by a signal."""
     words = list(sys.argv[1:] if argv is None else argv)
-    commands: dict[str, Callable[[list[str]], int]] = {
-        "run": run,
-        "tune": tune_command,
-        "demo": demo,
-        "list": list_command,
-        "data": data,
-    }
-    if not words or words[0] in ("-h", "--help"):
+    if words and words[0] in HELP:
         sys.stdout.write(USAGE)
-        return 0 if words else 2
-    if words[0] == "--version":
+        return 0
+    if words and words[0] == "--version":
         sys.stdout.write(f"reprise {__version__}\n")
         return 0
     try:
-        if words[0] not in commands:
-            raise InputError(f"command: {words[0]!r} is not known; choose one of {', '.join(commands)}.")
-        return commands[words[0]](words[1:])
+        with _terminable():
+            return _command(words)(words[1:])
     except InputError as error:
-        sys.stderr.write(f"reprise: {error}\n")
-        return 2
+        return _say(error, 2)
     except Diverged as error:
-        sys.stderr.write(f"reprise: {error}\n")
-        return 3
+        return _say(error, 3)
     except KeyboardInterrupt:
-        sys.stderr.write("reprise: interrupted; finished runs are saved, the rest starts anew next time.\n")
-        return 130
+        return _say("interrupted; finished runs are saved, the rest starts anew next time.", 130)
+    except SystemExit as end:  # help, or a signal
+        return end.code if isinstance(end.code, int) else 1
+
+
+def _command(words: list[str]) -> Callable[[list[str]], int]:
+    known = {"run": _run, "tune": _tune, "demo": _demo, "list": _list, "data": _data}
+    if not words:
+        raise InputError(
+            f"command: none was named; choose one of {', '.join(known)}, or say `reprise --help`."
+        )
+    if words[0] not in known:
+        raise InputError(f"command: {words[0]!r} is not known; choose one of {', '.join(known)}.")
+    return known[words[0]]
+
+
+def _say(sentence: object, code: int) -> int:
+    sys.stderr.write(f"reprise: {' '.join(str(sentence).split())}\n")
+    return code
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM unwinds the stack as an interrupt does, so that no worker process stays behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 # ---- commands
 
 
-def run(words: list[str]) -> int:
-    """Train one method on one stream."""
-    given, options = _parse("run", "Train a method on a stream; finished seeds are not run again.", words)
-    experiment = make_experiment(
-        options["stream"], options["method"], given, stream_kind(options["stream"]).protocol
-    )
-    console = _console()
-    records: list[Record] = []
-    store = None if options["out"] else Path("runs")
-    with progress_bars(console, len(options["seeds"])) as watch:
-        for record in run_experiments(
-            [experiment], **_running(options), out=options["out"], store=store, watch=watch
-        ):
-            records.append(record)
-            if options["json"]:
-                sys.stdout.write(json.dumps(record) + "\n")
-                sys.stdout.flush()
-    if not options["json"]:
-        Console().print(results_table(records, f"{experiment.stream}, {experiment.scenario}-incremental"))
-        Console().print(f"Records: {options['out'] or store}", highlight=False)
+def _run(words: list[str]) -> int:
+    request, _ = _request("run", "Train a method on a stream; finished seeds are not run again.", words)
+    commands.run(request)
     return 0
 
 
-def tune_command(words: list[str]) -> int:
-    """Search a grid on the validation tasks."""
-    given, options = _parse(
-        "tune", "Search hyper-parameters on the 3 validation tasks; they are never reported.", words
-    )
-    stream, method = options["stream"], options["method"]
-    protocol = stream_kind(stream).protocol
-    grid: dict[str, Sequence[Any]] = {}
-    for name, texts in tune.parse_grid(options["grid"]).items():
-        hints = _hints(method)
-        if name not in hints:
-            raise InputError(
-                f"grid: {method} has no field {name!r}; the fields are {', '.join(sorted(hints))}."
-            )
-        grid[name] = [_value(name, text, hints[name]) for text in texts]
-    if not grid:
-        grid.update(tune.default_grid(make_experiment(stream, method, given, protocol)))
-    experiments = tune.grid_experiments(stream, method, given, grid, protocol)
-    store = options["out"] or Path("runs")
-    records: list[Record] = []
-    with progress_bars(_console(), len(experiments) * len(options["seeds"])) as watch:
-        for record in run_experiments(experiments, **_running(options), store=store, watch=watch):
-            records.append(record)
-            if options["json"]:
-                sys.stdout.write(json.dumps(record) + "\n")
-    ranked = tune.rank(records, list(grid))
-    write_json(
-        store / f"tune-{stream}-{method}.json",
-        {"grid": {k: list(v) for k, v in grid.items()}, "ranked": ranked},
-    )
-    if not options["json"]:
-        table = Table(title=f"{method} on the validation tasks of {stream}", title_justify="left")
-        for heading in (*grid, "accuracy %", "forgetting"):
-            table.add_column(heading, justify="right")
-        for row in ranked:
-            accuracy, forgetting = row["accuracy"], row["forgetting"]
-            table.add_row(
-                *(
-                    f"{value:g}" if isinstance(value, float) else str(value)
-                    for value in row["setting"].values()
-                ),
-                f"{100 * accuracy['mean']:.1f} ± {100 * accuracy['std']:.1f}",
-                "–" if forgetting["mean"] is None else f"{forgetting['mean']:.3f}",
-            )
-        Console().print(table)
-        best = " ".join(f"--{name} {value}" for name, value in ranked[0]["setting"].items())
-        Console().print(f"Best: reprise run {stream} --method {method} {best}", highlight=False)
+def _tune(words: list[str]) -> int:
+    about = "Search hyper-parameters on the 3 validation tasks; they are never reported."
+    request, options = _request("tune", about, words)
+    commands.search(request, options["grid"])
     return 0
 
 
-def demo(words: list[str]) -> int:
-    """The embedded default: nothing to download, a few minutes on a laptop."""
-    parser = _parser(
-        "demo", "Train SGD, ER, CAR and the multi-task reference on a stream that needs no download."
-    )
+def _demo(words: list[str]) -> int:
+    about = "Train SGD, ER, CAR and the multi-task reference on a stream that needs no download."
+    parser = _parser("demo", about)
     parser.add_argument("--out", default="demo", help="folder for the records (default: demo)")
     parser.add_argument("--seeds", default="0,1,2", help="seeds to run (default: 0,1,2)")
-    parser.add_argument("--steps", default=None, help="steps of each task (default: one pass)")
-    options = vars(_read(parser, words))
-    stream = "split-shapes"
-    given = {} if options["steps"] is None else {"steps": _value("steps", options["steps"], int)}
-    experiments = [make_experiment(stream, name, given, STREAMS[stream].protocol) for name in DEMO_METHODS]
-    seeds, store = _seeds(options["seeds"]), Path(options["out"])
-    with progress_bars(_console(), len(experiments) * len(seeds)) as watch:
-        records = list(run_experiments(experiments, seeds, store=store, watch=watch))
-    order = {name: place for place, name in enumerate(DEMO_METHODS)}
-    records.sort(key=lambda record: (order[record["method"]], record["seed"]))
-    Console().print(results_table(records, "10 tasks of 5 classes, one pass each"))
-    gain = [spread([r["accuracy"] for r in records if r["method"] == name], 100, 1) for name in ("sgd", "er")]
-    Console().print(
-        f"Learning the tasks in a row, plain SGD ends at {gain[0]} %; replaying one image per class lifts it to "
-        f"{gain[1]} %.\nRecords: {store}",
-        highlight=False,
-    )
+    parser.add_argument("--steps", default=argparse.SUPPRESS, help="steps of each task (default: one pass)")
+    options = _read(parser, words, ("out", "seeds", "steps"))
+    setting = make_setting({name: options.pop(name) for name in ("out", "seeds")})
+    commands.demo(setting, options)
     return 0
 
 
-def list_command(words: list[str]) -> int:
-    """What there is."""
+def _list(words: list[str]) -> int:
     _read(_parser("list", "The streams and methods there are."), words)
-    console = Console()
-    for title, rows in (
-        ("streams", [(name, kind.about) for name, kind in STREAMS.items()]),
-        ("methods", [(name, (kind.__doc__ or "").strip().splitlines()[0]) for name, kind in METHODS.items()]),
-    ):
-        console.print(f"[bold]{title}[/bold]")
-        for name, about in rows:
-            console.print(f"  {name:<22}{about}", highlight=False)
+    commands.list_all()
     return 0
 
 
-def data(words: list[str]) -> int:
-    """Get data sets and look after them."""
-    actions = {"fetch": "cifar100", "check": "STREAM"}
-    if words and words[0] in ("-h", "--help"):
-        sys.stdout.write(
-            "usage: reprise data fetch cifar100 --data DIR | reprise data check STREAM --data DIR\n"
-        )
+def _data(words: list[str]) -> int:
+    if words and words[0] in HELP:
+        sys.stdout.write(DATA_USAGE)
         return 0
-    if not words or words[0] not in actions:
+    if not words or words[0] not in ("fetch", "check"):
         found = repr(words[0]) if words else "nothing"
         raise InputError(f"data: {found} was asked for; say `data fetch cifar100` or `data check STREAM`.")
-    parser = _parser(
-        f"data {words[0]}", "Get a data set." if words[0] == "fetch" else "Look whether data is whole."
-    )
-    parser.add_argument("name", help="cifar100" if words[0] == "fetch" else "a stream")
+    action = words[0]
+    about, name = ("Get a data set.", "cifar100") if action == "fetch" else ("Is data whole?", "a stream")
+    parser = _parser(f"data {action}", about)
+    parser.add_argument("name", nargs="?", help=name)
     parser.add_argument("--data", default=None, help="the folder that holds the data sets")
-    options = vars(_read(parser, words[1:]))
-    if options["data"] is None:
+    options = _read(parser, words[1:], ("data",))
+    if options["name"] is None:
+        raise InputError(f"data: nothing to {action} was named; say `reprise data {action}` and {name}.")
+    if not options["data"]:
         raise InputError("data: no folder was given; name one with --data DIR.")
-    folder = Path(options["data"])
-    if words[0] == "check":
-        report = check(options["name"], folder)
-        sys.stdout.write("\n".join(report.lines) + "\n")
-        return 0 if report.ok else 2
-    if options["name"] != "cifar100":
-        raise InputError(
-            f"data: {options['name']!r} cannot be fetched; only cifar100 can, mini-ImageNet has no free copy."
-        )
-    with Progress(
-        "{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=_console()
-    ) as bars:
-        bar = bars.add_task("cifar100", total=None)
-        said = fetch_cifar100(
-            folder, progress=lambda done, total: bars.update(bar, completed=done, total=total)
-        )
-    sys.stdout.write(f"{said}\n")
+    if action == "check":
+        return commands.check_data(options["name"], Path(options["data"]))
+    commands.fetch_data(options["name"], Path(options["data"]))
     return 0
 
 
 # ---- arguments
+
+
+def _request(command: str, about: str, words: list[str]) -> tuple[commands.Request, dict[str, Any]]:
+    """What is asked for, flag over file, and the options that are no field of anything."""
+    path = _peek(words, "--config")
+    file = {} if path is None else read_config(Path(path))
+    method = _peek(words, "--method") or file.get("method")
+    if method is None and not set(HELP) & set(words):
+        raise InputError(f"method: none was named; add --method with one of {', '.join(METHODS)}.")
+    parser = _parser(command, about)
+    parser.add_argument("stream", nargs="?", default=None, help=f"one of {', '.join(STREAMS)}")
+    parser.add_argument("--method", default=None, help=f"one of {', '.join(METHODS)}")
+    parser.add_argument("--config", default=None, help="YAML file of fields; flags outweigh it")
+    parser.add_argument("--json", action="store_true", help="print one JSON record per run and nothing else")
+    if command == "tune":
+        grid = "field=value,value,... (may be repeated)"
+        parser.add_argument("--grid", action="append", default=[], metavar="FIELD=X,Y", help=grid)
+    _add_fields(parser, "how it is run", SETTING_HINTS, field_docs(Setting))
+    hints: dict[str, Any] = {}
+    for name in METHODS if method is None else [method]:
+        own = {field.name for field in fields(METHODS[name])} if name in METHODS else set()
+        new = {field: hint for field, hint in field_hints(name).items() if field not in hints}
+        protocol = {field: hint for field, hint in new.items() if field not in own}
+        _add_fields(parser, "the experiment", protocol, field_docs(Experiment))
+        _add_fields(parser, name, {f: h for f, h in new.items() if f in own}, field_docs(METHODS[name]))
+        hints |= new
+    known = {*hints, *SETTING_HINTS}
+    options = _read(parser, words, known, method)
+    for name in file:
+        if name not in known | {"stream", "method"}:
+            raise no_such_field(name, method, known, f" (named in {path})")
+    flags = {name: options.pop(name) for name in known if name in options}
+    given = overlay({name: value for name, value in file.items() if name in known}, flags)
+    stream = options["stream"] or file.get("stream")
+    if stream is None:
+        raise InputError(
+            f"stream: none was named; say `reprise {command} STREAM` with one of {', '.join(STREAMS)}."
+        )
+    stream_kind(str(stream))
+    setting = make_setting({name: value for name, value in given.items() if name in SETTING_HINTS})
+    values = {name: value for name, value in given.items() if name in hints}
+    return commands.Request(str(stream), method, values, setting, options["json"]), options
+
+
+def _peek(words: Sequence[str], flag: str) -> str | None:
+    """The value of a flag that decides which other flags there are."""
+    found = None
+    for word, following in zip(words, [*words[1:], None], strict=True):
+        if word == flag:
+            found = following
+        elif word.startswith(f"{flag}="):
+            found = word.removeprefix(f"{flag}=")
+    return found
 
 
 def _parser(command: str, about: str) -> ArgumentParser:
@@ -242,124 +224,45 @@ def _parser(command: str, about: str) -> ArgumentParser:
     )
 
 
-def _read(parser: ArgumentParser, words: list[str]) -> argparse.Namespace:
-    try:
-        return typing.cast("argparse.Namespace", parser.parse_args(words))
-    except argparse.ArgumentError as error:
-        sentence = str(error).replace("\n", " ").strip()
-        raise InputError(f"{sentence}; `{parser.prog} --help` lists what there is.") from None
-
-
-def _parse(command: str, about: str, words: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields that were given, by flag or by file, and how to run."""
-    early = ArgumentParser(exit_on_error=False, add_help=False, allow_abbrev=False)
-    early.add_argument("--method", default=None)
-    early.add_argument("--config", default=None)
-    known, _ = early.parse_known_args([w for w in words if w not in ("-h", "--help")])
-    from_file = read_config(Path(known.config)) if known.config else {}
-    asked_help = any(word in ("-h", "--help") for word in words)
-    method = known.method or from_file.get("method") or ("car" if asked_help else None)
-    if method is None:
-        raise InputError(f"method: none was named; add --method with one of {', '.join(METHODS)}.")
-    if method not in METHODS:
-        raise InputError(f"method: {method!r} is not known; choose one of {', '.join(METHODS)}.")
-    parser = _parser(command, about)
-    parser.add_argument("stream", nargs="?", default=None, help=f"one of {', '.join(STREAMS)}")
-    parser.add_argument("--method", default=None, help=f"one of {', '.join(METHODS)}")
-    parser.add_argument("--seeds", default="0", help="seeds, for example 0,1,2")
-    parser.add_argument(
-        "--data", default=None, help="root folder of the data sets, or the stream's own folder"
-    )
-    parser.add_argument("--out", default=None, help="folder of the result (default: one below runs/)")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--lanes", default=None, help="runs stacked in one process (default: as many as fit)")
-    parser.add_argument("--config", default=None, help="YAML file of fields; flags outweigh it")
-    parser.add_argument("--json", action="store_true", help="print one JSON record per run and nothing else")
-    if command == "tune":
-        parser.add_argument(
-            "--grid", action="append", default=[], help="field=value,value,... (may be repeated)"
-        )
-    hints = _hints(method)
-    docs = field_docs(Experiment) | field_docs(METHODS[method])
+def _add_fields(
+    parser: ArgumentParser, title: str, hints: Mapping[str, Any], docs: Mapping[str, str]
+) -> None:
+    """A flag for every field, as text: `config.py` reads it as it reads a file."""
+    if not hints:
+        return
+    group = parser.add_argument_group(title)
     for name, hint in hints.items():
         flags = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
-        parser.add_argument(
+        group.add_argument(
             *flags, default=argparse.SUPPRESS, metavar=_metavar(hint), help=docs.get(name, ""), type=str
         )
-    options = vars(_read(parser, words))
-    given = {name: value for name, value in from_file.items() if name not in ("stream", "method")}
-    unknown = sorted(set(given) - set(hints) - {"seeds", "data", "out", "device", "lanes"})
-    if unknown:
-        raise InputError(
-            f"{unknown[0]}: {known.config} names it, but {method} has no such field; `--help` lists them."
-        )
-    running = {name: given.pop(name) for name in ("seeds", "data", "out", "device", "lanes") if name in given}
-    defaults = {"seeds": "0", "data": None, "out": None, "device": "cpu", "lanes": None}
-    for name, value in running.items():
-        if options[name] == defaults[name]:
-            options[name] = ",".join(map(str, value)) if isinstance(value, list) else value
-    given |= {name: _value(name, options[name], hints[name]) for name in hints if name in options}
-    stream = options["stream"] or from_file.get("stream")
-    if stream is None:
-        raise InputError(
-            f"stream: none was named; say `reprise {command} STREAM` with one of {', '.join(STREAMS)}."
-        )
-    stream_kind(stream)
-    return given, options | {
-        "stream": stream,
-        "method": method,
-        "seeds": _seeds(str(options["seeds"])),
-        "data": Path(options["data"]) if options["data"] else None,
-        "out": Path(options["out"]) if options["out"] else None,
-        "lanes": None if options["lanes"] is None else _value("lanes", str(options["lanes"]), int),
-    }
-
-
-def _running(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in ("seeds", "data", "device", "lanes")}
-
-
-def _hints(method: str) -> dict[str, Any]:
-    """Every field that may be a flag, with its type."""
-    own = typing.get_type_hints(METHODS[method])
-    common = typing.get_type_hints(Experiment)
-    protocol = {f.name: common[f.name] for f in fields(Experiment) if f.name not in ("stream", "method")}
-    return {f.name: own[f.name] for f in fields(METHODS[method])} | protocol
 
 
 def _metavar(hint: Any) -> str:
-    options = [option for option in typing.get_args(hint) if option is not type(None)]
-    if typing.get_origin(hint) is Literal:
-        return "{" + ",".join(map(str, options)) + "}"
-    kind = options[0] if options else hint
-    return {int: "N", float: "X"}.get(kind, "TEXT")
+    kind, _ = without_none(hint)
+    if typing.get_origin(kind) is Literal:
+        return "{" + ",".join(typing.get_args(kind)) + "}"
+    if typing.get_origin(kind) is tuple:
+        return "N,N,..."
+    return {int: "N", float: "X", bool: "{true,false}", Path: "PATH"}.get(kind, "TEXT")
 
 
-def _value(name: str, text: str, hint: Any) -> Any:
-    """A flag's text as a value: numbers and `none` as YAML reads them, where the field is no text."""
-    wants_text = hint is str or typing.get_origin(hint) is Literal or str in typing.get_args(hint)
-    value: Any = text
-    if not wants_text or text == "none":
-        try:
-            value = None if text == "none" and type(None) in typing.get_args(hint) else yaml.safe_load(text)
-            value = float(text) if isinstance(value, str) and not wants_text else value
-        except (yaml.YAMLError, ValueError):
-            value = text
-    return check_type(name, value, hint)
-
-
-def _seeds(text: str) -> tuple[int, ...]:
+def _read(
+    parser: ArgumentParser, words: list[str], known: typing.Iterable[str] = (), method: str | None = None
+) -> dict[str, Any]:
+    """The parsed words; what the parser does not like becomes our sentence."""
     try:
-        seeds = tuple(int(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        seeds = ()
-    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise InputError(
-            f"seeds: {text!r} is not a list of different whole numbers; write for example 0,1,2."
-        )
-    return seeds
-
-
-def _console() -> Console:
-    """Progress goes to stderr, so that stdout carries results only."""
-    return Console(stderr=True)
+        return vars(parser.parse_args(words))
+    except argparse.ArgumentError as error:
+        problem = str(error)
+    way_out = f"`{parser.prog}{f' --method {method}' if method else ''} --help` lists what there is"
+    unknown = problem.partition("unrecognized arguments: ")[2].partition(" ")[0]
+    if unknown.startswith("-"):
+        flag = unknown.partition("=")[0]
+        if method is not None and (plain := flag.lstrip("-").replace("-", "_")) not in ("", "help"):
+            if not nearest(plain, ("method", "config", "json", "grid")):
+                raise no_such_field(flag, method, known)
+        raise InputError(f"{flag}: there is no such flag; {way_out}.")
+    if unknown:
+        raise InputError(f"{unknown!r} is one word too many; {way_out}.")
+    raise InputError(f"{problem.removeprefix('argument ')}; {way_out}.")

@@ -12,7 +12,10 @@ def field_docs(kind: type) -> dict[str, str]:
     """Field name to the text under it, own fields and inherited ones."""
     docs: dict[str, str] = {}
     for owner in reversed(kind.__mro__[:-1]):
-        tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
+        except (OSError, TypeError):  # a class without source, typed at a prompt
+            continue
         body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
         for field, text in itertools.pairwise(body):
             if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):

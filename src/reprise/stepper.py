@@ -20,31 +20,31 @@ WARM_UP = 3
 class Stepper:
     """Runs step after step and collects the losses [steps] or [steps, lanes]."""
 
-    def __init__(self, method: Method, engine: Engine, feed: Feed) -> None:
-        self.method, self.engine, self.feed = method, engine, feed
+    def __init__(self, method: Method, engine: Engine, feed: Feed, start: int) -> None:
+        self.method, self.engine, self.feed, self.start = method, engine, feed, start
         self._losses: list[Tensor] = []
 
     def run(self, step: int) -> None:
         self._losses.append(self.method.step(self.engine, self.feed.batches(step)))
 
     def losses(self, first: int, last: int) -> Tensor:
-        return torch.stack(self._losses[first:last])
+        return torch.stack(self._losses[first - self.start : last - self.start])
 
 
 class GraphStepper(Stepper):
     """The same steps as one CUDA graph. Every step of the phase must have the same batches."""
 
-    def __init__(self, method: Method, engine: Engine, feed: Feed) -> None:
-        super().__init__(method, engine, feed)
+    def __init__(self, method: Method, engine: Engine, feed: Feed, start: int) -> None:
+        super().__init__(method, engine, feed, start)
         device = feed.current.device
-        self._cursor = torch.zeros(1, dtype=torch.long, device=device)
+        self._cursor = torch.full((1,), start, device=device)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._stream = torch.cuda.Stream()
         lanes = (engine.lanes,) if engine.stacked else ()
         self._table = torch.zeros(feed.steps, *lanes, device=device)
 
     def run(self, step: int) -> None:
-        if step < WARM_UP:
+        if step < self.start + WARM_UP:
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
                 self._step()
@@ -65,9 +65,9 @@ class GraphStepper(Stepper):
         return self._table[first:last]
 
 
-def make_stepper(method: Method, engine: Engine, feed: Feed, optimizer: str) -> Stepper:
+def make_stepper(method: Method, engine: Engine, feed: Feed, optimizer: str, start: int = 0) -> Stepper:
     """A graph where the phase allows it: on a GPU, steps all alike, an optimizer without host state."""
     alike = feed.uniform and optimizer == "sgd"
-    if feed.current.is_cuda and alike and feed.steps > WARM_UP + 1:
-        return GraphStepper(method, engine, feed)
-    return Stepper(method, engine, feed)
+    if feed.current.is_cuda and alike and feed.steps > start + WARM_UP + 1:
+        return GraphStepper(method, engine, feed, start)
+    return Stepper(method, engine, feed, start)

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
+from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from reprise.metrics import summarise
 from reprise.results import Record
 from reprise.runner import Watch
+from reprise.values import show_bytes
 
 
 @contextmanager
 def progress_bars(console: Console, jobs: int) -> Iterator[Watch]:
-    """One bar for everything, with the time left, and one for each run under way."""
+    """One bar for everything, with the time left, and one for each run under way; a line a run where no one looks."""
+    if not console.is_terminal:
+        yield (
+            lambda name, done, total, what: (
+                console.print(f"{name}: done", highlight=False) if done == total else None
+            )
+        )
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bars:
         whole = bars.add_task(f"{jobs} runs" if jobs > 1 else "1 run", total=float(jobs))
-        known: dict[str, tuple[int, float]] = {}
+        known: dict[str, tuple[TaskID, float]] = {}
 
         def watch(name: str, done: int, total: int, what: str) -> None:
             if name not in known:
@@ -38,23 +48,13 @@ def progress_bars(console: Console, jobs: int) -> Iterator[Watch]:
 
 def results_table(records: Sequence[Record], title: str) -> Table:
     """Mean ± deviation over the seeds of each method and memory size."""
-    table = Table(title=title, title_justify="left")
-    for heading in (
-        "method",
-        "m",
-        "seeds",
-        "accuracy %",
-        "forgetting",
-        "learning acc. %",
-        "kept bytes",
-        "seconds",
-    ):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
+    headings = ("method", "m", "seeds", "acc %", "forgetting", "learned %", "kept", "s")
+    table = _narrow(title, headings, left=("method",))
     groups: dict[tuple[object, ...], list[Record]] = {}
     for record in records:
         groups.setdefault(_group(record), []).append(record)
     for (method, *_), members in groups.items():
-        first = members[0]
+        first, seconds = members[0], sum(r["seconds"]["total"] for r in members)
         table.add_row(
             str(method),
             "–" if first["m"] is None else str(first["m"]),
@@ -62,22 +62,52 @@ def results_table(records: Sequence[Record], title: str) -> Table:
             spread([r["accuracy"] for r in members], 100, 1),
             spread([r["forgetting"] for r in members], 1, 3),
             spread([r["learning_accuracy"] for r in members], 100, 1),
-            f"{first['bytes']['total']:,}",
-            f"{sum(r['seconds']['total'] for r in members):.1f}",
+            show_bytes(first["bytes"]["total"]),
+            f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.1f}",
         )
+    return table
+
+
+def ranking_table(ranked: Sequence[Mapping[str, Any]], title: str) -> Table:
+    """The points of a grid, the best one first."""
+    table = _narrow(title, (*ranked[0]["setting"], "seeds", "acc %", "forgetting"))
+    for row in ranked:
+        accuracy, forgetting = row["accuracy"], row["forgetting"]
+        table.add_row(
+            *map(show_value, row["setting"].values()),
+            str(row["seeds"]),
+            _mean_and_deviation(accuracy, 100, 1),
+            _mean_and_deviation(forgetting, 1, 3),
+        )
+    return table
+
+
+def show_value(value: object) -> str:
+    """A field's value as its flag takes it."""
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def spread(values: Sequence[float | None], scale: float, digits: int) -> str:
+    """`62.4 ± 1.5`, with the deviation over all seeds (ddof 0); a dash where there is no such number."""
+    return _mean_and_deviation(summarise(values), scale, digits)
+
+
+def _mean_and_deviation(summary: Mapping[str, Any], scale: float, digits: int) -> str:
+    if summary["mean"] is None:
+        return "–"
+    mean, deviation = scale * summary["mean"], scale * summary["std"]
+    return f"{mean:.{digits}f}" + (f" ± {deviation:.{digits}f}" if summary["n"] > 1 else "")
+
+
+def _narrow(title: str, headings: Sequence[str], left: Sequence[str] = ()) -> Table:
+    """A table without frame: eight columns with deviations fit into 80 characters, and no number is broken."""
+    look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "show_edge": False, "pad_edge": False}
+    table = Table(title=title, title_justify="left", padding=(0, 1, 0, 0), **look)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in left else "right", no_wrap=True)
     return table
 
 
 def _group(record: Record) -> tuple[object, ...]:
     own = {k: v for k, v in record["configuration"].items() if k != "data"}
     return record["method"], record["m"], str(sorted(own.items(), key=str))
-
-
-def spread(values: Sequence[float | None], scale: float, digits: int) -> str:
-    """`62.4 ± 1.5`, with the deviation over all seeds (ddof 0); a dash where there is no such number."""
-    summary = summarise([None if value is None else scale * value for value in values])
-    if summary["mean"] is None:
-        return "–"
-    if summary["n"] == 1:
-        return f"{summary['mean']:.{digits}f}"
-    return f"{summary['mean']:.{digits}f} ± {summary['std']:.{digits}f}"

@@ -25,6 +25,9 @@ from reprise.streams.stream import Phase
 Progress = Callable[[int, int, str], None]
 """Called with steps done, steps in all, and what is being done."""
 
+Pause = Callable[[int, int], bool]
+"""Asked after each step, with the phase and the step: whether to stop here."""
+
 CHECK_EVERY = 100
 """Steps between two looks at whether the loss is finite: each look waits for the device."""
 
@@ -43,6 +46,14 @@ class Outcome:
     log: list[dict[str, float | int | str]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     diverged: str | None = None
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Where a run stands: the phase, and the steps of it that are done."""
+
+    phase: int = 0
+    step: int = 0
 
 
 class Trainer:
@@ -68,48 +79,75 @@ class Trainer:
         if self.memory is not None:
             self.memory.replays_current = self.needs.current_task
         self.outcomes = [Outcome(bytes=self._ledger(lane)) for lane in range(len(cells))]
+        self.cursor = Cursor()
         self.spent = {"train": 0.0, "end_task": 0.0, "evaluate": 0.0}
 
     # ---- the run
-    def run(self, progress: Progress | None = None) -> list[Outcome]:
+    def run(self, progress: Progress | None = None, pause: Pause | None = None) -> list[Outcome]:
+        """Train from the cursor to the end, or to the first step after which `pause` says so.
+
+        Everything random is named and everything that changes is in `checkpoint.capture`: a run that is paused,
+        captured, restored elsewhere and continued gives the same bytes as one that was left alone.
+        """
         began = time.perf_counter()
         tell = progress or (lambda done, total, what: None)
         tasks = len(self.stream.tasks)
         orders = [self._orders(i, phase) for i, phase in enumerate(self.phases)]
-        done, total = 0, sum(len(order[0]) for order in orders)
-        for outcome, scores in zip(self.outcomes, self._evaluate(range(tasks)), strict=True):
-            outcome.initial = [accuracy for _, accuracy in scores]
-        for i, phase in enumerate(self.phases):
-            tell(done, total, phase.name)
+        lengths = [len(order[0]) for order in orders]
+        if self.cursor == Cursor(0, 0):
+            for outcome, scores in zip(self.outcomes, self._evaluate(range(tasks)), strict=True):
+                outcome.initial = [accuracy for _, accuracy in scores]
+        for i in range(self.cursor.phase, len(self.phases)):
+            phase, start = self.phases[i], self.cursor.step
             self.engine.enter(phase.last)
-            for outcome, scores in zip(self.outcomes, self._evaluate([phase.last]), strict=True):
-                outcome.next.append(scores[0][1])
+            if start == 0:
+                for outcome, scores in zip(self.outcomes, self._evaluate([phase.last]), strict=True):
+                    outcome.next.append(scores[0][1])
             plans = [
                 self._plan(lane, cell, i, phase, orders[i][lane]) for lane, cell in enumerate(self.cells)
             ]
             feed = Feed(phase, plans, self.memory, self.reader, self.stacked)
-            done = self._timed("train", self._train, feed, i, phase, tell, done, total)
+
+            def within(done: int, i: int = i, phase: Phase = phase) -> None:
+                tell(sum(lengths[:i]) + done, sum(lengths), phase.name)
+
+            if not self._timed("train", self._train, feed, i, phase, start, within, pause):
+                return self.outcomes
             self._timed("end_task", self._end_task, phase, orders[i])
             self._append_row(self._evaluate(range(phase.last + 1)), tasks - phase.last - 1)
-        tell(total, total, "done")
+            self.cursor = Cursor(i + 1, 0)
+        tell(sum(lengths), sum(lengths), "done")
         self._finish(time.perf_counter() - began)
         return self.outcomes
 
-    def _train(self, feed: Feed, i: int, phase: Phase, tell: Progress, done: int, total: int) -> int:
-        """All steps of a phase; returns the current-task steps done so far in the run."""
-        stepper = make_stepper(self.method, self.engine, feed, self.experiment.optimizer)
-        watched = 0
-        for step in range(feed.steps):
+    def _train(
+        self,
+        feed: Feed,
+        i: int,
+        phase: Phase,
+        start: int,
+        within: Callable[[int], None],
+        pause: Pause | None,
+    ) -> bool:
+        """The steps of a phase from `start` on; False where it was paused before the last one."""
+        stepper = make_stepper(self.method, self.engine, feed, self.experiment.optimizer, start)
+        watched = start
+        within(int(feed.plan.trains[:start].sum()))
+        for step in range(start, feed.steps):
             stepper.run(step)
             if step < self.experiment.curve:
                 self._extend_curve(phase)
-            if (step + 1) % CHECK_EVERY == 0 or step + 1 == feed.steps:
+            last = step + 1 == feed.steps
+            paused = not last and pause is not None and pause(i, step)
+            if (step + 1) % CHECK_EVERY == 0 or last or paused:
                 self._log(i, phase, watched, stepper.losses(watched, step + 1))
                 watched = step + 1
-            done += bool(feed.plan.trains[step])
-            if step % 10 == 9:
-                tell(done, total, phase.name)
-        return done
+            if step % 10 == 9 or last:
+                within(int(feed.plan.trains[: step + 1].sum()))
+            if paused:
+                self.cursor = Cursor(i, step + 1)
+                return False
+        return True
 
     def _end_task(self, phase: Phase, orders: Sequence[np.ndarray]) -> None:
         self.engine.write_state(self.method.end_task(self.engine, phase.train, phase.last))

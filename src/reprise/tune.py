@@ -6,10 +6,11 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reprise.config import Experiment, make_experiment
+from reprise.config import MEMORY_FIELDS, Experiment, field_hints, make_experiment, no_such_field, overlay
 from reprise.errors import InputError
 from reprise.metrics import summarise
 from reprise.results import Record
+from reprise.values import read_value
 
 DEFAULT_GRID: dict[str, tuple[float, ...]] = {
     "lr": (0.003, 0.01, 0.03, 0.1),
@@ -19,14 +20,18 @@ DEFAULT_GRID: dict[str, tuple[float, ...]] = {
 """Tried where a method has the field and the user names no grid; the later a field stands, the more it matters."""
 
 
-def parse_grid(lines: Sequence[str]) -> dict[str, list[str]]:
-    """`lam_fm=1,5,25` as a field and its values."""
-    grid: dict[str, list[str]] = {}
+def parse_grid(lines: Sequence[str], method: str) -> dict[str, Sequence[Any]]:
+    """`lam_fm=1,5,25` as a field of the method and its values."""
+    hints = field_hints(method)
+    grid: dict[str, Sequence[Any]] = {}
     for line in lines:
         name, sign, values = line.partition("=")
         if not sign or not values.strip(","):
             raise InputError(f"grid: {line!r} is not a list of values; write for example lam_fm=1,5,25.")
-        grid[name.strip().replace("-", "_")] = [value for value in values.split(",") if value]
+        name = name.strip().replace("-", "_")
+        if name not in hints:
+            raise no_such_field(name, method, hints, " to search (--grid)")
+        grid[name] = [read_value(name, value.strip(), hints[name]) for value in values.split(",") if value]
     return grid
 
 
@@ -44,24 +49,29 @@ def grid_experiments(
     protocol: Mapping[str, Any],
 ) -> list[Experiment]:
     """One experiment for each point of the grid, all on the validation tasks."""
+    if "split" in {**given, **grid}:
+        raise InputError("split: a search sees the validation tasks only; leave it out.")
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     return [
-        make_experiment(stream, method, {**given, **point, "split": "validation"}, protocol)
+        make_experiment(stream, method, overlay(given, point) | {"split": "validation"}, protocol)
         for point in points
     ]
 
 
-def rank(records: Sequence[Record], names: Sequence[str]) -> list[dict[str, Any]]:
-    """The grid's points, the best mean accuracy first."""
+def rank(records: Sequence[Record], grid: Sequence[str]) -> list[dict[str, Any]]:
+    """The grid's points, the best mean accuracy first; those of which a seed diverged come last."""
+    # However m was given, a record holds it as m.
+    names = list(dict.fromkeys("m" if name in MEMORY_FIELDS else name for name in grid))
     points: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
         points.setdefault(tuple(record["configuration"][name] for name in names), []).append(record)
     rows = [
         {
             "setting": dict(zip(names, point, strict=True)),
+            "seeds": len(members),
             "accuracy": summarise([r["accuracy"] for r in members]),
             "forgetting": summarise([r["forgetting"] for r in members]),
         }
         for point, members in points.items()
     ]
-    return sorted(rows, key=lambda row: -row["accuracy"]["mean"])
+    return sorted(rows, key=lambda row: (-row["seeds"], -row["accuracy"]["mean"]))

@@ -1,0 +1,156 @@
+"""What each command does, given plain values: `cli.py` reads them from the command line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
+from reprise import tune
+from reprise.config import Setting, make_experiment
+from reprise.errors import Diverged, InputError
+from reprise.methods import METHODS
+from reprise.results import Record, to_json, write_json
+from reprise.runner import run_experiments
+from reprise.streams import STREAMS, stream_kind
+from reprise.streams.check import check
+from reprise.streams.fetch import fetch_cifar100
+from reprise.terminal import progress_bars, ranking_table, results_table, show_value, spread
+
+DEMO_METHODS = ("sgd", "er", "car", "multitask")
+STORE = Path("runs")
+"""Where results go that are given no folder."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asks for: a stream, a method, some of the experiment's fields, and how to run it."""
+
+    stream: str
+    method: str
+    fields: Mapping[str, Any]
+    setting: Setting
+    json: bool = False
+    """Print one JSON record per run on stdout, and nothing else."""
+
+    @property
+    def protocol(self) -> Mapping[str, Any]:
+        return stream_kind(self.stream).protocol
+
+    @property
+    def running(self) -> dict[str, Any]:
+        s = self.setting
+        return {"seeds": s.seeds, "data": s.data, "device": s.device, "lanes": s.lanes}
+
+
+def run(request: Request) -> None:
+    """Train one method on one stream."""
+    experiment = make_experiment(request.stream, request.method, request.fields, request.protocol)
+    out = request.setting.out
+    with progress_bars(Console(stderr=True), len(request.setting.seeds)) as watch:
+        runs = run_experiments(
+            [experiment], **request.running, out=out, store=None if out else STORE, watch=watch
+        )
+        records = list(_said(runs, request.json))
+    if not request.json:
+        records.sort(key=lambda record: record["seed"])
+        Console().print(results_table(records, f"{request.stream}, {experiment.scenario}-incremental"))
+        Console().print(f"Records: {out or STORE}", highlight=False)
+
+
+def search(request: Request, grid_lines: Sequence[str]) -> None:
+    """Search a grid on the validation tasks."""
+    stream, method = request.stream, request.method
+    grid = tune.parse_grid(grid_lines, method)
+    if not grid:
+        grid.update(tune.default_grid(make_experiment(stream, method, request.fields, request.protocol)))
+    experiments = tune.grid_experiments(stream, method, request.fields, grid, request.protocol)
+    store = request.setting.out or STORE
+    records: list[Record] = []
+    with progress_bars(Console(stderr=True), len(experiments) * len(request.setting.seeds)) as watch:
+        try:
+            runs = run_experiments(experiments, **request.running, store=store, watch=watch)
+            for record in _said(runs, request.json):
+                records.append(record)
+        except Diverged as error:  # a point of the grid that went too far is no reason to lose the others
+            if not records:
+                raise
+            sys.stderr.write(f"reprise: {error}\n")
+    ranked = tune.rank(records, list(grid))
+    content = {"grid": {name: list(values) for name, values in grid.items()}, "ranked": ranked}
+    write_json(store / f"tune-{stream}-{method}.json", content)
+    if not request.json:
+        Console().print(ranking_table(ranked, f"{method} on the validation tasks of {stream}"))
+        best = " ".join(f"--{name} {show_value(value)}" for name, value in ranked[0]["setting"].items())
+        Console().print(
+            f"Best: reprise run {stream} --method {method} {best}", highlight=False, soft_wrap=True
+        )
+
+
+def demo(setting: Setting, fields: Mapping[str, Any]) -> None:
+    """The embedded default: nothing to download, a few minutes on a laptop."""
+    stream, store = "split-shapes", setting.out or Path("demo")
+    experiments = [make_experiment(stream, name, fields, STREAMS[stream].protocol) for name in DEMO_METHODS]
+    with progress_bars(Console(stderr=True), len(experiments) * len(setting.seeds)) as watch:
+        records = list(run_experiments(experiments, setting.seeds, store=store, watch=watch))
+    order = {name: place for place, name in enumerate(DEMO_METHODS)}
+    records.sort(key=lambda record: (order[record["method"]], record["seed"]))
+    Console().print(results_table(records, "10 tasks of 5 classes, one pass each"))
+    sgd, er = (
+        spread([r["accuracy"] for r in records if r["method"] == name], 100, 1) for name in ("sgd", "er")
+    )
+    Console().print(
+        f"Learning the tasks in a row, plain SGD ends at {sgd} %; replaying one image per class lifts it to "
+        f"{er} %.\nRecords: {store}",
+        highlight=False,
+    )
+
+
+def list_all() -> None:
+    """The streams and methods there are."""
+    console = Console()
+    methods = {name: (kind.__doc__ or "").strip().splitlines()[0] for name, kind in METHODS.items()}
+    for title, rows in (
+        ("streams", {name: kind.about for name, kind in STREAMS.items()}),
+        ("methods", methods),
+    ):
+        console.print(f"[bold]{title}[/bold]")
+        for name, about in rows.items():
+            console.print(f"  {name:<22}{about}", highlight=False, soft_wrap=True)
+
+
+def check_data(stream: str, folder: Path) -> int:
+    """Look whether a stream's data is whole; the exit code."""
+    report = check(stream, folder)
+    sys.stdout.write("\n".join(report.lines) + "\n")
+    return 0 if report.ok else 2
+
+
+def fetch_data(name: str, folder: Path) -> None:
+    """Get a data set that may be fetched."""
+    if name != "cifar100":
+        raise InputError(
+            f"data: {name!r} cannot be fetched; only cifar100 can, mini-ImageNet has no free copy."
+        )
+    columns = ("{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        bar = bars.add_task(name, total=None)
+        said = fetch_cifar100(
+            folder, progress=lambda done, total: bars.update(bar, completed=done, total=total)
+        )
+    sys.stdout.write(f"{said}\n")
+
+
+def _said(records: Iterator[Record], json: bool) -> Iterator[Record]:
+    """The records, each one printed as soon as it is there if it is to be."""
+    for record in records:
+        if json:
+            sys.stdout.write(to_json(record) + "\n")
+            sys.stdout.flush()
+        yield record
