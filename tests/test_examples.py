@@ -115,6 +115,12 @@ def test_it_makes_no_difference_whether_lanes_are_stacked_before_or_after(
     assert_same(everything(before), everything(after))
 
 
+def test_some_lanes_of_a_stack_are_a_stack_of_some_lanes() -> None:
+    parts = [examples([lane, lane + 4], task=lane) for lane in range(4)]
+    some = Examples.stack(parts).only([3, 1])
+    assert_same(everything(some), everything(Examples.stack([parts[3], parts[1]])))
+
+
 def test_labels_are_classes_on_the_host() -> None:
     one, other = examples([7, 2]), examples([5, 1], task=1)
     labels = one.labels

@@ -6,13 +6,18 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reprise.errors import InputError
+from reprise.examples import Examples, Source
+from reprise.feed import Feed, Reader
 from reprise.fill import reservoir_rows, reservoir_slots
+from reprise.memory import Memory, Shelf
 from reprise.plan import Draws, Plan, draw_order, draw_plan, draw_reservoir_replay
 from reprise.randomness import rng
+from reprise.streams.stream import Normalise, Phase
 
 quick = settings(max_examples=60, deadline=None, database=None)
 FIVE = Draws({"replay": 5})
@@ -343,3 +348,20 @@ def test_an_empty_reservoir_or_an_empty_draw_replays_nothing(sizes: dict[str, in
     assert plan.replay == {}
     assert not plan.replays.any()
     assert plan.trains.all()
+
+
+def test_lanes_of_different_capacity_are_shown_what_their_own_reservoir_holds() -> None:
+    # Example p is the number p; the first step writes its ten examples, the second replays five of them.
+    column = {"x": torch.arange(100.0).view(100, 1)}
+    own = {"y": torch.arange(100), "task": torch.zeros(100, dtype=torch.long)}
+    lane = Examples(Source(column), torch.arange(100), own)
+    spec = {name: (tuple(c.shape[1:]), c.dtype) for name, c in (column | own).items()}
+    memory = Memory([Shelf([10, 20], spec, True, torch.device("cpu"))], tasks=1)
+    memory.replays_current = True
+    order = draw_order(0, 0, n=100, batch=10, epochs=1, steps=2)
+    plans = [draw_reservoir_replay(0, 0, order, 100, {"replay": 5}, seen=0, capacity=c) for c in (10, 20)]
+    reader = Reader(Normalise(torch.zeros(1), torch.ones(1)), torch.float32, shared_head=True)
+    phase = Phase("task-0", ((None, Examples.stack([lane, lane])),), last=0)
+    _, replayed = Feed(phase, plans, memory, reader, stacked=True).batches(1)
+    for shown in replayed.x.flatten(1).tolist():
+        assert set(shown) <= set(order[0].tolist())

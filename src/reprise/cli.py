@@ -7,15 +7,15 @@ them. Bad input is one sentence on stderr and exit code 2.
 from __future__ import annotations
 
 import argparse
+import itertools
 import signal
 import sys
 import threading
-import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from jsonargparse import ArgumentParser
 
@@ -34,7 +34,7 @@ from reprise.docstrings import field_docs
 from reprise.errors import Diverged, InputError
 from reprise.methods import METHODS
 from reprise.streams import STREAMS, stream_kind
-from reprise.values import nearest, without_none
+from reprise.values import placeholder, show_value
 
 USAGE = """usage: reprise COMMAND ...
 
@@ -117,16 +117,16 @@ def _run(words: list[str]) -> int:
 def _tune(words: list[str]) -> int:
     about = "Search hyper-parameters on the 3 validation tasks; they are never reported."
     request, options = _request("tune", about, words)
-    commands.search(request, options["grid"])
+    commands.search(request, options.get("grid", []))
     return 0
 
 
 def _demo(words: list[str]) -> int:
     about = "Train SGD, ER, CAR and the multi-task reference on a stream that needs no download."
-    parser = _parser("demo", about)
-    parser.add_argument("--out", default="demo", help="folder for the records (default: demo)")
-    parser.add_argument("--seeds", default="0,1,2", help="seeds to run (default: 0,1,2)")
-    parser.add_argument("--steps", default=argparse.SUPPRESS, help="steps of each task (default: one pass)")
+    parser = _parser("demo", about, "[--out PATH] [--seeds N,N,...] [--steps N] ")
+    parser.add_argument("--out", metavar="PATH", default="demo", help="folder for the records")
+    parser.add_argument("--seeds", metavar="N,N,...", default="0,1,2", help="seeds to run")
+    parser.add_argument("--steps", metavar="N", help="steps of each task (default: one pass)")
     options = _read(parser, words, ("out", "seeds", "steps"))
     setting = make_setting({name: options.pop(name) for name in ("out", "seeds")})
     commands.demo(setting, options)
@@ -147,14 +147,16 @@ def _data(words: list[str]) -> int:
         found = repr(words[0]) if words else "nothing"
         raise InputError(f"data: {found} was asked for; say `data fetch cifar100` or `data check STREAM`.")
     action = words[0]
-    about, name = ("Get a data set.", "cifar100") if action == "fetch" else ("Is data whole?", "a stream")
-    parser = _parser(f"data {action}", about)
+    about, name = (
+        ("Get a data set.", "cifar100") if action == "fetch" else ("Look whether data is whole.", "STREAM")
+    )
+    parser = _parser(f"data {action}", about, f"{name} --data DIR ")
     parser.add_argument("name", nargs="?", help=name)
-    parser.add_argument("--data", default=None, help="the folder that holds the data sets")
+    parser.add_argument("--data", metavar="DIR", help="the folder that holds the data sets")
     options = _read(parser, words[1:], ("data",))
-    if options["name"] is None:
-        raise InputError(f"data: nothing to {action} was named; say `reprise data {action}` and {name}.")
-    if not options["data"]:
+    if "name" not in options:
+        raise InputError(f"data: nothing to {action} was named; say `reprise data {action} {name}`.")
+    if not options.get("data"):
         raise InputError("data: no folder was given; name one with --data DIR.")
     if action == "check":
         return commands.check_data(options["name"], Path(options["data"]))
@@ -172,31 +174,16 @@ def _request(command: str, about: str, words: list[str]) -> tuple[commands.Reque
     method = _peek(words, "--method") or file.get("method")
     if method is None and not set(HELP) & set(words):
         raise InputError(f"method: none was named; add --method with one of {', '.join(METHODS)}.")
-    parser = _parser(command, about)
-    parser.add_argument("stream", nargs="?", default=None, help=f"one of {', '.join(STREAMS)}")
-    parser.add_argument("--method", default=None, help=f"one of {', '.join(METHODS)}")
-    parser.add_argument("--config", default=None, help="YAML file of fields; flags outweigh it")
-    parser.add_argument("--json", action="store_true", help="print one JSON record per run and nothing else")
-    if command == "tune":
-        grid = "field=value,value,... (may be repeated)"
-        parser.add_argument("--grid", action="append", default=[], metavar="FIELD=X,Y", help=grid)
-    _add_fields(parser, "how it is run", SETTING_HINTS, field_docs(Setting))
-    hints: dict[str, Any] = {}
-    for name in METHODS if method is None else [method]:
-        own = {field.name for field in fields(METHODS[name])} if name in METHODS else set()
-        new = {field: hint for field, hint in field_hints(name).items() if field not in hints}
-        protocol = {field: hint for field, hint in new.items() if field not in own}
-        _add_fields(parser, "the experiment", protocol, field_docs(Experiment))
-        _add_fields(parser, name, {f: h for f, h in new.items() if f in own}, field_docs(METHODS[name]))
-        hints |= new
+    parser, hints = _full_parser(command, about, method)
     known = {*hints, *SETTING_HINTS}
-    options = _read(parser, words, known, method)
+    options = _read(parser, words, {*known, "method", "config", "json"}, method)
+    assert method is not None, "only a request for help names no method, and it ends in the parser"
     for name in file:
         if name not in known | {"stream", "method"}:
             raise no_such_field(name, method, known, f" (named in {path})")
     flags = {name: options.pop(name) for name in known if name in options}
     given = overlay({name: value for name, value in file.items() if name in known}, flags)
-    stream = options["stream"] or file.get("stream")
+    stream = options.get("stream") or file.get("stream")
     if stream is None:
         raise InputError(
             f"stream: none was named; say `reprise {command} STREAM` with one of {', '.join(STREAMS)}."
@@ -204,65 +191,75 @@ def _request(command: str, about: str, words: list[str]) -> tuple[commands.Reque
     stream_kind(str(stream))
     setting = make_setting({name: value for name, value in given.items() if name in SETTING_HINTS})
     values = {name: value for name, value in given.items() if name in hints}
-    return commands.Request(str(stream), method, values, setting, options["json"]), options
+    return commands.Request(str(stream), method, values, setting, "json" in options), options
 
 
 def _peek(words: Sequence[str], flag: str) -> str | None:
     """The value of a flag that decides which other flags there are."""
     found = None
-    for word, following in zip(words, [*words[1:], None], strict=True):
+    for word, following in itertools.pairwise([*words, ""]):
         if word == flag:
-            found = following
+            found = following or None
         elif word.startswith(f"{flag}="):
             found = word.removeprefix(f"{flag}=")
     return found
 
 
-def _parser(command: str, about: str) -> ArgumentParser:
+def _full_parser(command: str, about: str, method: str | None) -> tuple[ArgumentParser, dict[str, Any]]:
+    """A parser that knows every field, and the experiment's fields with their types; for help, of all methods."""
+    parser = _parser(command, about, "STREAM --method NAME [--FIELD VALUE ...] ")
+    parser.add_argument("stream", nargs="?", help=f"one of {', '.join(STREAMS)}")
+    parser.add_argument("--method", metavar="NAME", help=f"one of {', '.join(METHODS)}")
+    parser.add_argument("--config", metavar="FILE", help="YAML file of fields; flags outweigh it")
+    parser.add_argument("--json", action="store_true", help="print one JSON record per run and nothing else")
+    if command == "tune":
+        about = "values of a field to try (may be repeated)"
+        parser.add_argument("--grid", action="append", metavar="FIELD=X,Y", help=about)
+    _add_fields(parser, "how it is run", Setting, SETTING_HINTS)
+    hints: dict[str, Any] = {}
+    for name in METHODS if method is None else [method]:
+        new = {field: hint for field, hint in field_hints(name).items() if field not in hints}
+        for title, kind in (("the experiment", Experiment), (name, METHODS[name])):
+            _add_fields(parser, title, kind, new)
+        hints |= new
+    return parser, hints
+
+
+def _parser(command: str, about: str, usage: str = "") -> ArgumentParser:
+    prog = f"reprise {command}"
     return ArgumentParser(
-        prog=f"reprise {command}", description=about, exit_on_error=False, allow_abbrev=False
+        prog=prog,
+        usage=f"{prog} {usage}[--help]",
+        description=about,
+        exit_on_error=False,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
     )
 
 
-def _add_fields(
-    parser: ArgumentParser, title: str, hints: Mapping[str, Any], docs: Mapping[str, str]
-) -> None:
-    """A flag for every field, as text: `config.py` reads it as it reads a file."""
-    if not hints:
-        return
-    group = parser.add_argument_group(title)
-    for name, hint in hints.items():
-        flags = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
-        group.add_argument(
-            *flags, default=argparse.SUPPRESS, metavar=_metavar(hint), help=docs.get(name, ""), type=str
-        )
-
-
-def _metavar(hint: Any) -> str:
-    kind, _ = without_none(hint)
-    if typing.get_origin(kind) is Literal:
-        return "{" + ",".join(typing.get_args(kind)) + "}"
-    if typing.get_origin(kind) is tuple:
-        return "N,N,..."
-    return {int: "N", float: "X", bool: "{true,false}", Path: "PATH"}.get(kind, "TEXT")
+def _add_fields(parser: ArgumentParser, title: str, kind: type, hints: Mapping[str, Any]) -> None:
+    """A flag for each of a class's fields, as text: `config.py` reads it as it reads a file."""
+    group, docs = parser.add_argument_group(title), field_docs(kind)
+    for field in fields(kind):
+        if field.name in hints:
+            default = "" if field.default is None else f" (default: {show_value(field.default)})"
+            flags = dict.fromkeys((f"--{field.name}", f"--{field.name.replace('_', '-')}"))
+            about = docs.get(field.name, "") + default
+            group.add_argument(*flags, metavar=placeholder(hints[field.name]), help=about)
 
 
 def _read(
-    parser: ArgumentParser, words: list[str], known: typing.Iterable[str] = (), method: str | None = None
+    parser: ArgumentParser, words: list[str], known: Iterable[str] = (), method: str | None = None
 ) -> dict[str, Any]:
     """The parsed words; what the parser does not like becomes our sentence."""
     try:
         return vars(parser.parse_args(words))
     except argparse.ArgumentError as error:
         problem = str(error)
-    way_out = f"`{parser.prog}{f' --method {method}' if method else ''} --help` lists what there is"
-    unknown = problem.partition("unrecognized arguments: ")[2].partition(" ")[0]
+    more = f"`{parser.prog}{f' --method {method}' if method else ''} --help` lists what there is"
+    unknown = problem.partition("unrecognized arguments: ")[2].partition(" ")[0].partition("=")[0]
     if unknown.startswith("-"):
-        flag = unknown.partition("=")[0]
-        if method is not None and (plain := flag.lstrip("-").replace("-", "_")) not in ("", "help"):
-            if not nearest(plain, ("method", "config", "json", "grid")):
-                raise no_such_field(flag, method, known)
-        raise InputError(f"{flag}: there is no such flag; {way_out}.")
+        raise no_such_field(unknown, method or f"`{parser.prog}`", known)
     if unknown:
-        raise InputError(f"{unknown!r} is one word too many; {way_out}.")
-    raise InputError(f"{problem.removeprefix('argument ')}; {way_out}.")
+        raise InputError(f"{unknown!r} is one word too many; {more}.")
+    raise InputError(f"{problem.removeprefix('argument ')}; {more}.")

@@ -15,12 +15,13 @@ from reprise import tune
 from reprise.config import Setting, make_experiment
 from reprise.errors import Diverged, InputError
 from reprise.methods import METHODS
-from reprise.results import Record, to_json, write_json
+from reprise.results import Record, folder_of, to_json, write_json
 from reprise.runner import run_experiments
 from reprise.streams import STREAMS, stream_kind
 from reprise.streams.check import check
 from reprise.streams.fetch import fetch_cifar100
-from reprise.terminal import progress_bars, ranking_table, results_table, show_value, spread
+from reprise.terminal import progress_bars, ranking_table, results_table, spread
+from reprise.values import show_value
 
 DEMO_METHODS = ("sgd", "er", "car", "multitask")
 STORE = Path("runs")
@@ -60,7 +61,8 @@ def run(request: Request) -> None:
     if not request.json:
         records.sort(key=lambda record: record["seed"])
         Console().print(results_table(records, f"{request.stream}, {experiment.scenario}-incremental"))
-        Console().print(f"Records: {out or STORE}", highlight=False)
+        folder = out or STORE / folder_of(records[0]["configuration"])
+        Console().print(f"Records: {folder}", highlight=False, soft_wrap=True)
 
 
 def search(request: Request, grid_lines: Sequence[str]) -> None:

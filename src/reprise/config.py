@@ -123,11 +123,18 @@ class Experiment:
     def from_dict(values: Mapping[str, Any]) -> Experiment:
         return make_experiment(str(values.get("stream")), str(values.get("method")), values)
 
+    def configuration(self, fingerprint: str) -> dict[str, Any]:
+        """All that decides the result: these fields, the data, and `results_version`. A record holds it."""
+        return self.to_dict() | {"data": fingerprint, "results_version": RESULTS_VERSION}
+
     def hash(self, fingerprint: str) -> str:
-        """12 hex digits of all that decides the result: these fields, the data, and `results_version`."""
-        content = self.to_dict() | {"data": fingerprint, "results_version": RESULTS_VERSION}
-        text = json.dumps(content, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return hash_of(self.configuration(fingerprint))
+
+
+def hash_of(configuration: Mapping[str, Any]) -> str:
+    """12 hex digits of all that decides a result."""
+    text = json.dumps(configuration, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
@@ -174,7 +181,9 @@ def no_such_field(name: str, method: str, known: Iterable[str], where: str = "")
     plain, known = name.lstrip("-").replace("-", "_"), sorted(known)
     owners = [owner for owner, kind in METHODS.items() if plain in {f.name for f in fields(kind)}]
     near = nearest(plain, known)
-    way_out = f"the nearest one is {near}" if near else f"the fields are {', '.join(known)}"
+    way_out = f"the fields are {', '.join(known)}" if known else "leave it out"
+    if near:
+        way_out = f"the nearest one is {near}"
     if owners:
         way_out = f"{', '.join(owners)} {'have' if len(owners) > 1 else 'has'} it"
     return InputError(f"{name}: {method} has no such field{where}; {way_out}.")

@@ -58,7 +58,7 @@ class Examples:
 
     def subset(self, positions: np.ndarray) -> Examples:
         index = torch.as_tensor(positions, device=self.rows.device)
-        return Examples(self.source, self.rows[index], {k: v[index] for k, v in self.own.items()})
+        return Examples(self.source, self.rows[..., index], {k: v[..., index] for k, v in self.own.items()})
 
     def only(self, lanes: Sequence[int]) -> Examples:
         """Some lanes of stacked examples."""
@@ -69,8 +69,8 @@ class Examples:
     def concatenate(parts: Sequence[Examples]) -> Examples:
         """All parts one after another (the multi-task reference's one phase)."""
         _same_source(parts)
-        own = {name: torch.cat([part.own[name] for part in parts]) for name in parts[0].own}
-        return Examples(parts[0].source, torch.cat([part.rows for part in parts]), own)
+        own = {name: torch.cat([part.own[name] for part in parts], -1) for name in parts[0].own}
+        return Examples(parts[0].source, torch.cat([part.rows for part in parts], -1), own)
 
     @staticmethod
     def stack(lanes: Sequence[Examples]) -> Examples:

@@ -55,6 +55,10 @@ class Feed:
 
         self.current = table([plan.current for plan in plans])
         self.replay = {role: table([plan.replay[role] for plan in plans]) for role in self.plan.replay}
+        self._capacity: Tensor | None = None
+        if memory is not None and memory.replays_current:
+            capacities = torch.as_tensor(memory.shelf(0).capacities, device=device)
+            self._capacity = capacities.unsqueeze(1) if stacked else capacities
         # Row of each step in its own table: current and replaying steps are counted apart.
         self._current_row = np.cumsum(self.plan.trains) - 1
         self._replay_row = np.cumsum(self.plan.replays) - 1
@@ -102,12 +106,13 @@ class Feed:
     def _replayed(self, role: str, rows: Tensor, old_task: int | None) -> Batch:
         assert self.memory is not None
         shelf = self.memory.shelf(old_task or 0)
-        capacity = max(shelf.capacities)
-        stored = shelf.take(rows.clamp(max=capacity - 1))
-        if self.memory.replays_current:
-            # Rows past the capacity are examples of the current task that a reservoir holds by now.
-            now = self.phase.train.take((rows - capacity).clamp(min=0))
-            fresh = rows >= capacity
+        if self._capacity is None:
+            stored = shelf.take(rows)
+        else:
+            # Rows past a lane's capacity are examples of the current task that its reservoir holds by now.
+            fresh = rows >= self._capacity
+            stored = shelf.take(torch.where(fresh, 0, rows))
+            now = self.phase.train.take((rows - self._capacity).clamp(min=0))
             stored = {
                 name: torch.where(_like(fresh, column), now[name].to(column.dtype), column)
                 for name, column in stored.items()

@@ -82,8 +82,13 @@ def choose(
                 "use a smaller m."
             )
         if quota.policy == "ring_class":
-            last_first = order[np.isin(order, members)][::-1]
-            picks.append(_distinct(last_first)[: quota.per_class])
+            seen = _distinct(order[np.isin(order, members)][::-1])
+            if quota.per_class > len(seen):
+                raise InputError(
+                    f"m: {quota.per_class} examples a class were asked for, but training saw only {len(seen)} of a "
+                    "class; use a smaller m or more steps."
+                )
+            picks.append(seen[: quota.per_class])
         else:
             picks.append(rng.choice(members, quota.per_class, replace=False))
     # Interleaved, so that a shortened memory stays balanced over the classes.

@@ -155,7 +155,8 @@ def _most(fill: str, stream: Stream) -> int:
         return sum(len(task.train) for task in stream.tasks)
     if classes is None or fill == "uniform_task":
         return min(len(task.train) for task in stream.tasks) * (1 if classes is None else tasks)
-    members = [np.unique(task.train.labels, return_counts=True)[1] for task in stream.tasks]
+    labels = [task.train.labels for task in stream.tasks]
+    members = [np.unique(own, return_counts=True)[1] for own in labels if own is not None]
     return min(int(counts.min()) for counts in members) * classes * tasks
 
 

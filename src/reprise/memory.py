@@ -72,7 +72,9 @@ class Shelf:
 
     def shrink(self, lane: int, task: int, count: int) -> None:
         """Forget all but the first rows of a task: they were written in the order of their importance."""
-        self.owner[lane, self.rows_of(lane, task)[count:]] = -1
+        forgotten = self.rows_of(lane, task)[count:]
+        self.owner[lane, forgotten] = -1
+        self.label[lane, forgotten] = -1
 
     def row_bytes(self) -> dict[str, int]:
         """Bytes of one row by kind."""

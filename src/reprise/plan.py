@@ -118,6 +118,14 @@ def _draw_rows(
     """Memory rows [count, r], without repeats within a step; all there are where there are fewer than asked."""
     if scope == "one_task":
         assert old_task is not None
+        widths = {min(size, len(own)) for own in rows.values()}
+        if len(widths) > 1:
+            raise InputError(
+                f"scope: one_task needs {size} remembered examples of each old task, but one has {min(widths)}; "
+                "use scope=union, a smaller replay, or a fill policy with equal shares."
+            )
+        if count == 0:
+            return np.empty((0, widths.pop()), dtype=np.int64)
         return np.stack([_sample(generator, rows[int(task)], size) for task in old_task])
     groups = [np.concatenate([rows[task] for task in sorted(rows)])]
     if scope == "each_task":
@@ -126,9 +134,11 @@ def _draw_rows(
         assert labels is not None
         own = [rows[task] for task in sorted(rows)]
         groups = [members[labels[members] == c] for members in own for c in np.unique(labels[members])]
-    return np.stack(
-        [np.concatenate([_sample(generator, group, size) for group in groups]) for _ in range(count)]
-    )
+    width = sum(min(size, len(group)) for group in groups)
+    table = np.empty((count, width), dtype=np.int64)
+    for step in range(count):
+        table[step] = np.concatenate([_sample(generator, group, size) for group in groups])
+    return table
 
 
 def _sample(generator: np.random.Generator, pool: np.ndarray, size: int) -> np.ndarray:

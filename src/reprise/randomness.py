@@ -36,5 +36,6 @@ def rng(seed: int, purpose: str, task: int = 0) -> np.random.Generator:
 def torch_seeded(seed: int, purpose: str, task: int = 0) -> Iterator[None]:
     """Run module constructors under the generator of that name; torch's own generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(named_seed(seed, purpose, task))
+        # `torch.manual_seed` would also seed the GPUs' generators, which the fork does not restore.
+        torch.default_generator.manual_seed(named_seed(seed, purpose, task))
         yield

@@ -7,7 +7,7 @@ import math
 import os
 import platform
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 
 import reprise
 from reprise import metrics
-from reprise.config import RESULTS_VERSION, Experiment
+from reprise.config import Experiment, hash_of
 from reprise.errors import InputError
 from reprise.fill import Quota
 from reprise.train import Outcome
@@ -58,7 +58,7 @@ def make_record(
         "bytes": outcome.bytes,
         "cost": outcome.cost,
         "seconds": outcome.seconds,
-        "configuration": experiment.to_dict() | {"data": fingerprint, "results_version": RESULTS_VERSION},
+        "configuration": experiment.configuration(fingerprint),
         "environment": place,
         "version": reprise.__version__,
     }
@@ -101,7 +101,9 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The commit of the source tree, with `+` where it has changes; None outside one."""
+    """The commit of the source tree, with `+` where it has changes; `REPRISE_COMMIT` where there is no tree."""
+    if "REPRISE_COMMIT" in os.environ:
+        return os.environ["REPRISE_COMMIT"]
     here = Path(__file__).parent
     try:
         head = subprocess.run(
@@ -124,7 +126,7 @@ class Folder:
 
     def __init__(self, path: Path, experiment: Experiment, fingerprint: str) -> None:
         self.path = path
-        self._content = {"hash": experiment.hash(fingerprint), "data": fingerprint, **experiment.to_dict()}
+        self._content = {"hash": experiment.hash(fingerprint), **experiment.configuration(fingerprint)}
 
     def open(self) -> None:
         """Claim the folder, or refuse one that holds something else; nothing is overwritten."""
@@ -147,9 +149,8 @@ class Folder:
     def _compare(self, found: dict[str, Any]) -> None:
         if found.get("hash") == self._content["hash"]:
             return
-        differing = sorted(
-            key for key in {*found, *self._content} - {"hash"} if found.get(key) != self._content.get(key)
-        )
+        fields = [key for key in self._content | found if key != "hash"]
+        differing = [key for key in fields if found.get(key) != self._content.get(key)]
         shown = ", ".join(
             f"{key} {found.get(key)!r} there, {self._content.get(key)!r} here" for key in differing[:3]
         )
@@ -178,8 +179,9 @@ class Folder:
             ) from None
 
 
-def folder_name(experiment: Experiment, fingerprint: str) -> str:
-    return f"{experiment.stream}-{experiment.method_name}-{experiment.hash(fingerprint)}"
+def folder_of(configuration: Mapping[str, Any]) -> str:
+    """An experiment's name in a store."""
+    return f"{configuration['stream']}-{configuration['method']}-{hash_of(configuration)}"
 
 
 def read_store(path: Path) -> Iterator[Record]:

@@ -19,7 +19,7 @@ from reprise.build import Cell
 from reprise.config import Experiment
 from reprise.errors import Diverged, InputError
 from reprise.ledger import quota_of, settle
-from reprise.results import Folder, Record, environment, folder_name, make_record, trouble
+from reprise.results import Folder, Record, environment, folder_of, make_record, trouble
 from reprise.streams import make_stream, stream_kind
 from reprise.streams.split import Pool
 from reprise.streams.stream import Stream
@@ -90,7 +90,7 @@ def run_experiments(
     for experiment in experiments:
         pool = load_pool(experiment.stream, data)
         settled, _ = settle(experiment, stream_of(experiment, 0, pool))
-        path = out or (store / folder_name(settled, pool.fingerprint) if store else None)
+        path = out or (store / folder_of(settled.configuration(pool.fingerprint)) if store else None)
         folders[settled] = None if path is None else Folder(path, settled, pool.fingerprint)
     todo: list[Job] = []
     done: list[Record] = []
@@ -142,6 +142,9 @@ def train_group(
     pool = load_pool(group[0].experiment.stream, data)
     torch.backends.cuda.matmul.allow_tf32 = group[0].experiment.precision == "tf32"
     torch.backends.cudnn.allow_tf32 = group[0].experiment.precision == "tf32"
+    # Without this the gradients of convolutions are summed in no fixed order, and a training this short and noisy
+    # turns the last bit into percents: the same command would not give the same record.
+    torch.backends.cudnn.deterministic = True
     cells = [Cell(job.experiment, job.seed, stream_of(job.experiment, job.seed, pool)) for job in group]
     name = group[0].name if len(group) == 1 else f"{len(group)} lanes, {group[0].name} first"
 

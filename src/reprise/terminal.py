@@ -14,18 +14,14 @@ from rich.table import Table
 from reprise.metrics import summarise
 from reprise.results import Record
 from reprise.runner import Watch
-from reprise.values import show_bytes
+from reprise.values import show_bytes, show_value
 
 
 @contextmanager
 def progress_bars(console: Console, jobs: int) -> Iterator[Watch]:
     """One bar for everything, with the time left, and one for each run under way; a line a run where no one looks."""
     if not console.is_terminal:
-        yield (
-            lambda name, done, total, what: (
-                console.print(f"{name}: done", highlight=False) if done == total else None
-            )
-        )
+        yield lambda name, done, total, what: _tell_end(console, name, what)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bars:
@@ -44,6 +40,11 @@ def progress_bars(console: Console, jobs: int) -> Iterator[Watch]:
             known[name] = (bar, share)
 
         yield watch
+
+
+def _tell_end(console: Console, name: str, what: str) -> None:
+    if what == "done":
+        console.print(f"{name}: done", highlight=False)
 
 
 def results_table(records: Sequence[Record], title: str) -> Table:
@@ -80,11 +81,6 @@ def ranking_table(ranked: Sequence[Mapping[str, Any]], title: str) -> Table:
             _mean_and_deviation(forgetting, 1, 3),
         )
     return table
-
-
-def show_value(value: object) -> str:
-    """A field's value as its flag takes it."""
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def spread(values: Sequence[float | None], scale: float, digits: int) -> str:

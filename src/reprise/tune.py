@@ -74,4 +74,4 @@ def rank(records: Sequence[Record], grid: Sequence[str]) -> list[dict[str, Any]]
         }
         for point, members in points.items()
     ]
-    return sorted(rows, key=lambda row: (-row["seeds"], -row["accuracy"]["mean"]))
+    return sorted(rows, key=lambda row: (-row["seeds"], -(row["accuracy"]["mean"] or 0.0)))

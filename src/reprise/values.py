@@ -83,6 +83,22 @@ def without_none(hint: Any) -> tuple[Any, bool]:
     return next(option for option in options if option is not NoneType), True
 
 
+def placeholder(hint: Any) -> str:
+    """What stands for a field's value in a help text."""
+    kind, _ = without_none(hint)
+    if typing.get_origin(kind) is Literal:
+        return "{" + ",".join(typing.get_args(kind)) + "}"
+    names = {int: "N", float: "X", bool: "{true,false}", str: "TEXT", Path: "PATH"}
+    return names.get(kind, "N,N,...")
+
+
+def show_value(value: object) -> str:
+    """A field's value as its flag takes it."""
+    if isinstance(value, tuple):
+        return ",".join(map(show_value, value))
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def parse_bytes(text: str) -> int:
     """Bytes of `2MB` (MB = 1e6) or `512KiB` (KiB = 2^10)."""
     number = text.strip().rstrip("BKMGIbkmgi ")
