@@ -8,8 +8,8 @@ from reprise.models.encoders import ReducedResNet18
 from reprise.models.norm import Norm, allow_rows
 
 
-def pair(channels: int) -> tuple[Norm, nn.BatchNorm2d]:
-    fast, plain = Norm(channels).double(), nn.BatchNorm2d(channels).double()
+def pair(channels: int, relu: bool = False) -> tuple[Norm, nn.BatchNorm2d]:
+    fast, plain = Norm(channels, relu).double(), nn.BatchNorm2d(channels).double()
     with torch.no_grad():
         for module in (fast, plain):
             generator = torch.Generator().manual_seed(0)
@@ -19,9 +19,10 @@ def pair(channels: int) -> tuple[Norm, nn.BatchNorm2d]:
     return fast, plain
 
 
+@pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("shape", [(15, 20, 32, 32), (1, 3, 16, 16), (4, 8, 16, 20)])
-def test_rows_equal_plain_batchnorm(shape: tuple[int, ...]) -> None:
-    fast, plain = pair(shape[1])
+def test_rows_equal_plain_batchnorm(shape: tuple[int, ...], relu: bool) -> None:
+    fast, plain = pair(shape[1], relu)
     results = []
     for module in (fast, plain):
         generator = torch.Generator().manual_seed(1)
@@ -30,10 +31,13 @@ def test_rows_equal_plain_batchnorm(shape: tuple[int, ...]) -> None:
         )
         x.requires_grad_()
         y = module(x)
+        if relu and module is plain:
+            y = y.relu()
         seed = torch.randn(shape, generator=generator, dtype=torch.float64)
         grads = torch.autograd.grad(y, (x, module.weight, module.bias), seed)
         results.append([y, *grads, module.running_mean, module.running_var])
     assert "_ByRows" in results[0][0].grad_fn.name()
+    assert (results[0][0] >= 0).all() or not relu
     for ours, torchs in zip(*results, strict=True):
         torch.testing.assert_close(ours, torchs, rtol=1e-10, atol=1e-10)
 

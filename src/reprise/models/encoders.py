@@ -17,7 +17,7 @@ class BasicBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
-        self.bn1 = Norm(outputs)
+        self.bn1 = Norm(outputs, relu=True)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
         self.bn2 = Norm(outputs)
         self.shortcut = nn.Sequential()
@@ -29,10 +29,9 @@ class BasicBlock(nn.Module):
             self.shortcut = nn.Sequential(own, Norm(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        out = self.bn2(self.conv2(out))
+        out = self.bn2(self.conv2(self.bn1(self.conv1(x))))
         passed = x if self.skip == 1 else x[:, :, :: self.skip, :: self.skip]
-        return F.relu(out + self.shortcut(passed), inplace=True)
+        return F.relu(out.add_(self.shortcut(passed)), inplace=True)
 
 
 class ReducedResNet18(nn.Module):
@@ -47,7 +46,7 @@ class ReducedResNet18(nn.Module):
     def __init__(self, width: int = 20) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, width, 3, padding=1, bias=False)
-        self.bn1 = Norm(width)
+        self.bn1 = Norm(width, relu=True)
         stages, inputs = [], width
         for outputs, stride in ((width, 1), (2 * width, 2), (4 * width, 2), (8 * width, 2)):
             stages.append(nn.Sequential(BasicBlock(inputs, outputs, stride), BasicBlock(outputs, outputs, 1)))
@@ -55,7 +54,7 @@ class ReducedResNet18(nn.Module):
         self.stages = nn.ModuleList(stages)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        out = self.bn1(self.conv1(x))
         for stage in self.stages:
             out = stage(out)
         return out.mean((2, 3))
@@ -69,12 +68,12 @@ class SmallConvNet(nn.Module):
     def __init__(self, width: int = 8) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, width, 3, 2, padding=1, bias=False)
-        self.bn1 = Norm(width)
+        self.bn1 = Norm(width, relu=True)
         self.conv2 = nn.Conv2d(width, 2 * width, 3, 2, padding=1, bias=False)
-        self.bn2 = Norm(2 * width)
+        self.bn2 = Norm(2 * width, relu=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))))
+        return self.bn2(self.conv2(self.bn1(self.conv1(x))))
 
 
 ENCODERS: dict[str, Callable[[], nn.Module]] = {
