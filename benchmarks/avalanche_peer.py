@@ -274,34 +274,6 @@ def agem_step_times(
         return _step_times(plugin, current, device, encoder, steps, warmup, current, seed, between)
 
 
-def time_er_step(
-    device: str | torch.device,
-    encoder: Callable[[], nn.Module],
-    steps: int,
-    warmup: int,
-    current: int = 10,
-    replay: int = 5,
-    seed: int = 0,
-    between: Callable[[], object] | None = None,
-) -> list[float]:
-    """Seconds of each experience-replay iteration, loading included: `er_step_times(...).loop`."""
-    return er_step_times(device, encoder, steps, warmup, current, replay, seed, between).loop
-
-
-def time_agem_step(
-    device: str | torch.device,
-    encoder: Callable[[], nn.Module],
-    steps: int,
-    warmup: int,
-    current: int = 10,
-    replay: int = 5,
-    seed: int = 0,
-    between: Callable[[], object] | None = None,
-) -> list[float]:
-    """Seconds of each A-GEM iteration, loading included: `agem_step_times(...).loop`."""
-    return agem_step_times(device, encoder, steps, warmup, current, replay, seed, between).loop
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Median step times of Avalanche's ER and A-GEM, as JSON.")
     parser.add_argument("--device", default="cpu")

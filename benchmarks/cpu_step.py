@@ -112,10 +112,8 @@ def main() -> int:
             if next(calls) % BLOCK == 0:
                 ours += [step() for _ in range(BLOCK)][2:]
 
-        theirs = avalanche_peer.time_er_step(
-            "cpu", encoder, steps=options.steps, warmup=BLOCK, between=our_turn
-        )
-        theirs = [seconds for i, seconds in enumerate(theirs) if i % BLOCK >= 2]
+        timed = avalanche_peer.er_step_times("cpu", encoder, options.steps, warmup=BLOCK, between=our_turn)
+        theirs = [seconds for i, seconds in enumerate(timed.loop) if i % BLOCK >= 2]
         ours = ours[BLOCK - 2 :]
         rows[name] = {
             "avalanche_ms": 1000 * statistics.median(theirs),

@@ -94,7 +94,10 @@ def run_experiments(
         folders[settled] = None if path is None else Folder(path, settled, pool.fingerprint)
     todo: list[Job] = []
     done: list[Record] = []
-    for number, (settled, folder) in enumerate(folders.items(), 1):
+    methods: list[str] = []
+    for settled, folder in folders.items():
+        methods.append(settled.method_name)
+        number = methods.count(settled.method_name)
         if folder is not None:
             folder.open()
         for seed in seeds:
