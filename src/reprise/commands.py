@@ -102,7 +102,8 @@ def demo(setting: Setting, fields: Mapping[str, Any]) -> None:
         records = list(run_experiments(experiments, setting.seeds, store=store, watch=watch))
     order = {name: place for place, name in enumerate(DEMO_METHODS)}
     records.sort(key=lambda record: (order[record["method"]], record["seed"]))
-    Console().print(results_table(records, "10 tasks of 5 classes, one pass each"))
+    length = f"{fields['steps']} steps" if fields.get("steps") else "one pass"
+    Console().print(results_table(records, f"10 tasks of 5 classes, {length} each"))
     sgd, er = (
         spread([r["accuracy"] for r in records if r["method"] == name], 100, 1) for name in ("sgd", "er")
     )
