@@ -273,18 +273,21 @@ def test_what_trains_leaves_out_does_not_move_statistics_included() -> None:
     assert not torch.equal(after_task[0]["encoder.gains.2"], after_task[2]["encoder.gains.2"])
 
 
-def test_shares_shrink_when_tasks_join() -> None:
+@pytest.mark.parametrize(("tasks", "m", "shares"), [(3, 45, [15, 15, 15]), (2, 45, [20, 20]), (1, 90, [60])])
+def test_shares_shrink_when_tasks_join(tasks: int, m: int, shares: list[int]) -> None:
+    """m is shared by the classes seen, whole examples each; a task never gives more than it has."""
+
     @dataclass(frozen=True)
     class Shared(ER):
         def needs(self, stream: Stream) -> Needs:
             return Needs(share="seen")
 
-    trainer = train(cell(Shared(), m=45))
+    trainer = train(cell(Shared(), m=m, tasks=tasks))
     assert trainer.memory is not None
-    owners = trainer.memory.shelf(0).owner[0]
-    assert [int((owners == task).sum()) for task in range(3)] == [15, 15, 15]
-    labels = trainer.memory.shelf(0).label[0]
-    assert all(int(((owners == 0) & (labels == c)).sum()) == 3 for c in range(5))
+    shelf = trainer.memory.shelf(0)
+    assert [int((shelf.owner[0] == task).sum()) for task in range(tasks)] == shares
+    per_class = [int(((shelf.owner[0] == 0) & (shelf.label[0] == c)).sum()) for c in range(5)]
+    assert per_class == [shares[0] // 5] * 5
 
 
 # ---- gradients with respect to other things

@@ -117,7 +117,10 @@ def settle(experiment: Experiment, stream: Stream) -> tuple[Experiment, Needs]:
 
 
 def quota_of(experiment: Experiment, stream: Stream, m: int) -> Quota:
-    return _quota(experiment.fill, stream, m)
+    """How m is divided; where tasks share it among those seen, the first may hold all of it."""
+    quota = _quota(experiment.fill, stream, m)
+    shared = experiment.method.needs(stream).share == "seen"
+    return replace(quota, capacity=m) if shared else quota
 
 
 def _quota(fill: str, stream: Stream, m: int) -> Quota:

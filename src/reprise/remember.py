@@ -42,7 +42,7 @@ def remember(
     for lane, (cell, quota) in enumerate(zip(cells, quotas, strict=True)):
         own = labels[lane] if labels is not None and labels.ndim == 2 else labels
         if needs.share == "seen":
-            quota = _share_of_seen(quota, phase.last, stream)
+            quota = _share_of_seen(quota, phase.last, stream, own)
             for task in range(phase.last):
                 memory.shelf(task).shrink(lane, task, int(quota.per_task))
         picks.append(_pick(memory, lane, cell.seed, quota, phase, own, once[lane]))
@@ -101,8 +101,9 @@ def _refresh(engine: Engine, memory: Memory, stream: Stream, last: int) -> None:
             shelf.columns[name].copy_(fresh[name])
 
 
-def _share_of_seen(quota: Quota, last: int, stream: Stream) -> Quota:
+def _share_of_seen(quota: Quota, last: int, stream: Stream, labels: np.ndarray | None) -> Quota:
     """m divided by the classes seen so far: every task's share shrinks when another joins."""
     classes = stream.classes_per_task or 1
-    per_class = quota.m // ((last + 1) * classes)
+    there = int(np.bincount(labels)[np.unique(labels)].min()) if labels is not None else quota.m
+    per_class = min(quota.m // ((last + 1) * classes), there)
     return replace(quota, per_class=per_class, per_task=Fraction(per_class * classes))
