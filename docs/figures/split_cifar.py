@@ -34,7 +34,7 @@ def seen_accuracy(record: dict) -> np.ndarray:
 
 def main(source: Path, target: Path) -> None:
     records = [json.loads(line) for line in source.read_text().splitlines()]
-    figure, axes = plt.subplots(figsize=(7.2, 4.0))
+    figure, axes = plt.subplots(figsize=(7.2, 4.3))
     for method, m, label, colour in LINES:
         mine = [
             r
@@ -45,7 +45,7 @@ def main(source: Path, target: Path) -> None:
         mean, deviation = curves.mean(0), curves.std(0)
         if len(mean) == 1:
             axes.axhline(mean[0], color=colour, linestyle="--", linewidth=1)
-            axes.text(1, mean[0] + 0.8, label, color=colour, fontsize=9)
+            axes.text(1.2, mean[0] + 0.8, label, color=colour, fontsize=9)
             continue
         tasks = np.arange(1, len(mean) + 1)
         axes.plot(tasks, mean, color=colour, linewidth=1.8, label=label)
@@ -54,7 +54,7 @@ def main(source: Path, target: Path) -> None:
         xlabel="tasks learned", ylabel="accuracy on all tasks seen, %", xlim=(1, 17), xticks=range(1, 18, 2)
     )
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=9, loc="lower left")
+    axes.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncol=3)
     axes.set_title(
         "Split-CIFAR, 17 tasks of 5 classes, one pass each, 5 seeds (band: one deviation)", fontsize=10
     )
