@@ -108,8 +108,8 @@ def demo(setting: Setting, fields: Mapping[str, Any]) -> None:
         spread([r["accuracy"] for r in records if r["method"] == name], 100, 1) for name in ("sgd", "er")
     )
     Console().print(
-        f"Learning the tasks in a row, plain SGD ends at {sgd} %; replaying one image per class lifts it to "
-        f"{er} %.\nRecords: {store}",
+        f"Learning the tasks in a row, plain SGD ends at {sgd} %, and at {er} % where one image per class is "
+        f"replayed.\nRecords: {store}",
         highlight=False,
     )
 

@@ -23,7 +23,7 @@ from reprise.types import Batch, Tree
 
 
 class Lanes(Engine):
-    """Stacked models. `fields` holds the method's float fields that differ, one value per lane."""
+    """Stacked models. `fields` holds the method's float fields, one value per lane."""
 
     stacked = True
 
