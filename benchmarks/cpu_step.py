@@ -70,7 +70,7 @@ def our_step() -> Callable[[], float]:
     pool = make_pool(train, test, CIFAR_MEAN, CIFAR_STD, "random")
     stream = split_stream("split-cifar", pool, seed=0)
     experiment = make_experiment("split-cifar", "er", {"m": 50}, STREAMS["split-cifar"].protocol)
-    experiment, _ = settle(experiment, stream)
+    experiment = settle(experiment, stream)
     trainer = Trainer([Cell(experiment, 0, stream)], torch.device("cpu"))
     first, second = trainer.phases[:2]
     trainer._end_task(first, trainer._orders(0, first))

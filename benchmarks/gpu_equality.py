@@ -41,7 +41,7 @@ def main() -> None:
             given = {"precision": "float64", "tasks": 3, "steps": 8, **extra}
             experiment = make_experiment(options.stream, method, given, STREAMS[options.stream].protocol)
             stream = stream_of(experiment, seed, pool)
-            cells.append(Cell(settle(experiment, stream)[0], seed, stream))
+            cells.append(Cell(settle(experiment, stream), seed, stream))
         started = time.perf_counter()
         lanes = Trainer(cells, device, stacked=True)
         lanes.run()

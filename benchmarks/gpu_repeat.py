@@ -43,7 +43,7 @@ def main() -> None:
     cells = []
     for lane in range(options.lanes):
         stream = stream_of(experiment, lane // 2, pool)
-        cells.append(Cell(settle(experiment, stream)[0], lane // 2, stream))
+        cells.append(Cell(settle(experiment, stream), lane // 2, stream))
 
     def run(deterministic: bool) -> tuple[list[Outcome], float]:
         torch.backends.cudnn.deterministic = deterministic

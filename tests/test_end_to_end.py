@@ -50,7 +50,7 @@ def test_lanes_equal_single_runs_on_the_published_network(method: str) -> None:
     for seed in range(3):
         experiment = make_experiment("split-shapes", method, fields, STREAMS["split-shapes"].protocol)
         stream = stream_of(experiment, seed, pool)
-        cells.append(Cell(settle(experiment, stream)[0], seed, stream))
+        cells.append(Cell(settle(experiment, stream), seed, stream))
     together = train(*cells)
     for lane, cell in enumerate(cells):
         assert furthest(weights(together, lane), weights(train(cell))) < 1e-10

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
-from tiny import MIXED, POOL
+from tiny import MIXED, POOL, cell
 
 from reprise.build import Cell
 from reprise.config import Experiment, make_experiment
 from reprise.errors import InputError
 from reprise.ledger import make_model, model_bytes, quota_of, settle
+from reprise.method import Needs
+from reprise.methods.er import ER
 from reprise.streams.split import split_stream
 from reprise.streams.stream import Stream
 from reprise.train import Trainer
@@ -29,7 +31,7 @@ REPLAYING = [
 
 def asked(method: str = "er", stream: Stream = STREAM, **fields: Any) -> Experiment:
     given = {"encoder": "convnet-small", "steps": 1, "batch": 4} | fields
-    return settle(make_experiment("split-shapes", method, given), stream)[0]
+    return settle(make_experiment("split-shapes", method, given), stream)
 
 
 def kept(experiment: Experiment, stream: Stream = STREAM) -> dict[str, int]:
@@ -154,9 +156,21 @@ def test_auto_fields_are_settled_before_the_hash() -> None:
 def test_settling_twice_changes_nothing() -> None:
     for method, fields in REPLAYING:
         once = asked(method, m=15, **fields)
-        assert settle(once, STREAM)[0] == once
+        assert settle(once, STREAM) == once
 
 
 def test_adam_would_move_stacked_heads() -> None:
     with pytest.raises(InputError, match="optimizer: adam would move the heads"):
         asked(m=15, optimizer="adam")
+
+
+def test_what_a_method_insists_on_is_stored() -> None:
+    """Resolved values are hashed: a method's own replay size and scope stand in the settled experiment."""
+
+    @dataclass(frozen=True)
+    class Insisting(ER):
+        def needs(self, stream: Stream) -> Needs:
+            return Needs(replay=7, scope="each_task", fill="ring_class")
+
+    settled = cell(Insisting()).experiment
+    assert (settled.replay, settled.scope, settled.fill) == (7, "each_task", "ring_class")

@@ -59,7 +59,7 @@ def cell(method: str | Method, seed: int = 0, **fields: Any) -> Cell:
         "split-shapes", POOL, seed, experiment.scenario, experiment.split, experiment.normalise
     )
     stream = stream.first(experiment.tasks)
-    return Cell(settle(experiment, stream)[0], seed, stream)
+    return Cell(settle(experiment, stream), seed, stream)
 
 
 def train(*cells: Cell, stacked: bool | None = None) -> Trainer:
@@ -116,4 +116,4 @@ def mixed_cell(method: str, seed: int = 0, **fields: Any) -> Cell:
     given = FIELDS | {"optimizer": "adam", "lr": 0.01, "m": 6, "p_replay": 0.5} | fields
     experiment: Experiment = make_experiment("split-shapes", method, given)
     stream = MIXED.first(experiment.tasks)
-    return Cell(settle(experiment, stream)[0], seed, stream)
+    return Cell(settle(experiment, stream), seed, stream)

@@ -23,7 +23,7 @@ def count_macs(model: Model, stream: Stream, task: int) -> int:
 
 def measure_cost(model: Model, stream: Stream, examples_per_step: int) -> dict[str, Any]:
     """MACs and seconds of one query per task, and FLOPs of a training step (forward and backward)."""
-    was_training = model.training
+    was_training, on_gpu = model.training, next(model.parameters()).is_cuda
     model.eval()
     # Heads of one shape cost the same: one task speaks for all.
     tasks = range(1 if stream.shared_head else len(stream.tasks))
@@ -35,7 +35,7 @@ def measure_cost(model: Model, stream: Stream, examples_per_step: int) -> dict[s
         "seconds_per_query": seconds,
         # A backward pass costs about twice its forward pass.
         "flops_per_step": 3 * 2 * macs[0] * examples_per_step,
-        "peak_memory": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None,
+        "peak_memory": torch.cuda.max_memory_allocated() if on_gpu else None,
     }
 
 
@@ -45,7 +45,7 @@ def _seconds(model: Model, stream: Stream, task: int, repeats: int = 5) -> float
         for _ in range(repeats):
             started = time.perf_counter()
             _query(model, stream, task)
-            if torch.cuda.is_available():
+            if next(model.parameters()).is_cuda:
                 torch.cuda.synchronize()
             times.append(time.perf_counter() - started)
     return statistics.median(times)

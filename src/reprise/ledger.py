@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from reprise.config import Experiment
+from reprise.config import MEMORY_FIELDS, Experiment
 from reprise.engine import Engine, Single
 from reprise.errors import InputError
 from reprise.feed import Reader
 from reprise.fill import Quota, make_quota
 from reprise.memory import Memory, Shelf, Spec
-from reprise.method import Method, Needs
+from reprise.method import Method
 from reprise.models.model import Model, build_model
 from reprise.randomness import torch_seeded
 from reprise.streams.stream import Stream
@@ -80,8 +80,8 @@ def model_bytes(model: Model) -> int:
     return sum(t.nbytes for t in [*model.parameters(), *model.buffers()])
 
 
-def settle(experiment: Experiment, stream: Stream) -> tuple[Experiment, Needs]:
-    """Replace everything relative by what it stands for: `auto` fields, m in bytes or shares, the fill policy.
+def settle(experiment: Experiment, stream: Stream) -> Experiment:
+    """Replace everything relative by what it stands for: `auto` fields, m in bytes or shares, what the method needs.
 
     The settled experiment is what is stored and hashed.
     """
@@ -100,10 +100,15 @@ def settle(experiment: Experiment, stream: Stream) -> tuple[Experiment, Needs]:
     model = make_model(experiment, stream, seed=0)
     shapes = model.layer_shapes(stream.input_shape)
     method = method.resolve(shapes["features"])
-    plain: dict[str, Any] = {"m": None, "m_per_class": None, "m_per_task": None, "memory": None, "fill": fill}
-    settled = replace(experiment, method=method, **plain)
+    own: dict[str, Any] = {
+        "fill": fill,
+        "replay": needs.replay or experiment.replay,
+        "scope": needs.scope or (experiment.scope if stream.shared_head else "one_task"),
+    }
+    own |= dict.fromkeys(MEMORY_FIELDS)
+    settled = replace(experiment, method=method, **own)
     if not method.replays:
-        return settled, needs
+        return settled
     if experiment.memory is not None:
         cpu = torch.device("cpu")
         reader = make_reader(settled, stream, cpu)
@@ -113,7 +118,7 @@ def settle(experiment: Experiment, stream: Stream) -> tuple[Experiment, Needs]:
         m = _largest_m(engine, settled, stream, parse_bytes(experiment.memory))
     else:
         m = _count(experiment, settled.fill, stream)
-    return replace(settled, m=m), needs
+    return replace(settled, m=m)
 
 
 def quota_of(experiment: Experiment, stream: Stream, m: int) -> Quota:

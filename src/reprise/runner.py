@@ -89,7 +89,7 @@ def run_experiments(
     folders: dict[Experiment, Folder | None] = {}
     for experiment in experiments:
         pool = load_pool(experiment.stream, data)
-        settled, _ = settle(experiment, stream_of(experiment, 0, pool))
+        settled = settle(experiment, stream_of(experiment, 0, pool))
         path = out or (store / folder_of(settled.configuration(pool.fingerprint)) if store else None)
         folders[settled] = None if path is None else Folder(path, settled, pool.fingerprint)
     todo: list[Job] = []

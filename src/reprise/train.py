@@ -167,14 +167,13 @@ class Trainer:
         e = self.experiment
         if self.memory is None:
             return draw_plan(cell.seed, i, order, Draws(), {})
-        sizes = {"replay": self.needs.replay or e.replay, **self.needs.draws}
+        sizes = {"replay": e.replay, **self.needs.draws}
         if self.needs.current_task:
             capacity, first_pass = self.quotas[lane].capacity, len(phase.train) // e.batch * e.batch
             return draw_reservoir_replay(cell.seed, i, order, first_pass, sizes, self.memory.seen, capacity)
-        scope = self.needs.scope or (e.scope if self.stream.shared_head else "one_task")
         rows = self.memory.rows_by_task(lane, phase.last)
         labels = self.memory.shelf(0).label[lane] if self.stream.shared_head else None
-        return draw_plan(cell.seed, i, order, Draws(sizes, scope), rows, labels, e.p_replay, e.plan_seed)
+        return draw_plan(cell.seed, i, order, Draws(sizes, e.scope), rows, labels, e.p_replay, e.plan_seed)
 
     # ---- what is written down
     def _evaluate(self, tasks: Sequence[int]) -> Scores:
