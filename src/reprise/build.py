@@ -12,8 +12,10 @@ from reprise.config import Experiment
 from reprise.engine import Engine, Single
 from reprise.examples import Examples
 from reprise.feed import Reader
+from reprise.kernels import available as kernels_available
 from reprise.lanes import Lanes
 from reprise.ledger import make_model
+from reprise.models.conv import use_kernels
 from reprise.models.norm import allow_rows
 from reprise.streams.stream import Phase, Stream
 
@@ -28,9 +30,14 @@ class Cell:
 
 
 def make_engine(
-    cells: Sequence[Cell], streams: Sequence[Stream], reader: Reader, stacked: bool, device: torch.device
+    cells: Sequence[Cell],
+    streams: Sequence[Stream],
+    reader: Reader,
+    stacked: bool,
+    device: torch.device,
+    kernels: bool = False,
 ) -> Engine:
-    """A single model, or a stack of one per cell."""
+    """A single model, or a stack of one per cell, run by torch's own operators or by our kernels for lanes."""
     experiment, stream = cells[0].experiment, streams[0]
     models = [make_model(cell.experiment, stream, cell.seed).to(device) for cell in cells]
     kinds = [task.kind for task in stream.tasks]
@@ -42,12 +49,20 @@ def make_engine(
         "optimizer": experiment.optimizer,
     }
     if stacked:
+        use_kernels(models[0], kernels)
         rates = [cell.experiment.lr for cell in cells]
-        return Lanes(models, experiment.method, kinds, lane_fields(cells), rates, **options)
+        return Lanes(
+            models, experiment.method, kinds, lane_fields(cells), rates, channels_last=kernels, **options
+        )
     if device.type == "cpu":
         models[0].use_memory_format(torch.channels_last)
         allow_rows(models[0], True)
     return Single(models[0], experiment.method, kinds, lr=experiment.lr, **options)
+
+
+def fast_lanes(experiment: Experiment, device: torch.device) -> bool:
+    """Whether lanes run by our kernels: on a GPU, where the asked precision allows their order of summation."""
+    return device.type == "cuda" and experiment.precision in ("tf32", "bf16") and kernels_available(device)
 
 
 def lane_fields(cells: Sequence[Cell]) -> dict[str, list[float]]:

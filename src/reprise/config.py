@@ -61,8 +61,8 @@ class Experiment:
     """clip the gradient's norm to this value"""
     bn: Literal["joint", "separate"] = "joint"
     """joint: current and replayed images in one encoder pass; separate: one pass each"""
-    precision: Literal["float32", "tf32", "float64"] = "float32"
-    """arithmetic; tf32 is float32 on a CPU"""
+    precision: Literal["float32", "tf32", "bf16", "float64"] = "float32"
+    """arithmetic; bf16: the encoder's products and activations, the rest float32; tf32 is float32 on a CPU"""
     # ---- memory and replay
     m: int | None = None
     """examples remembered: of the whole stream on Split, per task elsewhere"""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from reprise.models.conv import use_kernels
 from reprise.models.model import Model
 from reprise.streams.stream import Stream
 
@@ -25,6 +26,8 @@ def measure_cost(model: Model, stream: Stream, examples_per_step: int) -> dict[s
     """MACs and seconds of one query per task, and FLOPs of a training step (forward and backward)."""
     was_training, on_gpu = model.training, next(model.parameters()).is_cuda
     model.eval()
+    # Operations are counted where torch sees them.
+    use_kernels(model, False)
     # Heads of one shape cost the same: one task speaks for all.
     tasks = range(1 if stream.shared_head else len(stream.tasks))
     macs = [count_macs(model, stream, task) for task in tasks]

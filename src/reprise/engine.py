@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from reprise.examples import Examples
 from reprise.feed import Reader
 from reprise.method import Method
+from reprise.models.conv import differentiable_twice
 from reprise.models.model import Model
-from reprise.models.norm import allow_rows
 from reprise.net import Net
 from reprise.tasks import Kind
 from reprise.types import Batch, Output, Tree
@@ -121,7 +121,7 @@ class Engine(ABC):
             return losses[0] if len(losses) == 1 else sum(losses[1:], losses[0])
 
         if create_graph:
-            allow_rows(self.model, False)
+            differentiable_twice(self.model)
         with self._mode(mode, statistics), torch.enable_grad():
             losses = self._run(total, batches, trees, nudges)
         grads = torch.autograd.grad(

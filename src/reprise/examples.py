@@ -60,6 +60,10 @@ class Examples:
         index = torch.as_tensor(positions, device=self.rows.device)
         return Examples(self.source, self.rows[..., index], {k: v[..., index] for k, v in self.own.items()})
 
+    def copy(self) -> Examples:
+        """The same examples, with rows and columns of its own."""
+        return Examples(self.source, self.rows.clone(), {k: v.clone() for k, v in self.own.items()})
+
     def only(self, lanes: Sequence[int]) -> Examples:
         """Some lanes of stacked examples."""
         index = torch.as_tensor(list(lanes), device=self.rows.device)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -73,6 +74,35 @@ class Feed:
         plan = self.plan
         alike = plan.trains.all() and (plan.replays.all() or not plan.replays.any())
         return bool(alike) and (plan.old_task is None or self.reader.shared_head)
+
+    @property
+    def form(self) -> object:
+        """What a captured step depends on besides the contents of tensors: feeds of one form may take its place."""
+        return tuple((name, t.shape, t.dtype) for name, t in self._tensors().items())
+
+    def _tensors(self) -> Tree:
+        """Every tensor a step reads that is not of the run as a whole."""
+        found = {"current": self.current} | {f"replay.{role}": table for role, table in self.replay.items()}
+        for index, (task, examples) in enumerate(self.phase.parts):
+            name = f"part.{index}" if self.reader.shared_head else f"part.{index}.{task}"
+            found[f"{name}.rows"] = examples.rows
+            found |= {f"{name}.{column}": own for column, own in examples.own.items()}
+        return found
+
+    def copy(self) -> Feed:
+        """A feed with tensors of its own."""
+        twin = copy.copy(self)
+        twin.current = self.current.clone()
+        twin.replay = {role: table.clone() for role, table in self.replay.items()}
+        twin.phase = replace(
+            self.phase, parts=tuple((task, examples.copy()) for task, examples in self.phase.parts)
+        )
+        return twin
+
+    def load(self, other: Feed) -> None:
+        """Take the contents of another feed of this form."""
+        for mine, theirs in zip(self._tensors().values(), other._tensors().values(), strict=True):
+            mine.copy_(theirs)
 
     def batches(self, step: int) -> list[Batch]:
         """What a step sees: the current batch first, then what it replays."""

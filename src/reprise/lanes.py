@@ -35,11 +35,14 @@ class Lanes(Engine):
         fields: Mapping[str, Sequence[float]],
         lrs: Sequence[float],
         optimizer: str = "sgd",
+        channels_last: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(models[0], method, kinds, **options)
         self.lanes = len(models)
         params, buffers = stack_module_state(list(models))
+        if channels_last:
+            params = {name: _channels_last(p) if p.dim() == 5 else p for name, p in params.items()}
         self.params = {name: p.detach().requires_grad_() for name, p in params.items()}
         self.buffers = buffers
         like = next(iter(self.params.values()))
@@ -97,3 +100,8 @@ class Lanes(Engine):
         for group in ("params", "buffers", "state", "fields"):
             setattr(view, group, {name: t[index] for name, t in getattr(self, group).items()})
         return view
+
+
+def _channels_last(filters: Tensor) -> Tensor:
+    """Stacked filters [lanes, o, c, h, w], held as the kernels read them."""
+    return filters.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)

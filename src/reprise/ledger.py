@@ -16,6 +16,7 @@ from reprise.feed import Reader
 from reprise.fill import Quota, make_quota
 from reprise.memory import Memory, Shelf, Spec
 from reprise.method import Method
+from reprise.models.conv import compute_in
 from reprise.models.model import Model, build_model
 from reprise.randomness import torch_seeded
 from reprise.streams.stream import Stream
@@ -23,7 +24,8 @@ from reprise.tasks import Classify
 from reprise.types import Tree
 from reprise.values import parse_bytes
 
-DTYPES = {"float32": torch.float32, "tf32": torch.float32, "float64": torch.float64}
+DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bf16": torch.float32, "float64": torch.float64}
+"""Of parameters, data and losses."""
 
 
 def make_model(experiment: Experiment, stream: Stream, seed: int) -> Model:
@@ -33,6 +35,8 @@ def make_model(experiment: Experiment, stream: Stream, seed: int) -> Model:
     for task in range(len(stream.tasks)):
         with torch_seeded(seed, "init:method", task):
             method.grow(model, task)
+    if experiment.precision == "bf16":
+        compute_in(model, torch.bfloat16)
     return model.to(DTYPES[experiment.precision])
 
 

@@ -1,7 +1,8 @@
 """How the steps of a phase are driven: one by one from the host, or captured once as a CUDA graph and replayed.
 
 Data, memory, tables and state live on the device, and a step reads its row of the tables through a cursor there:
-replaying it needs no host work.
+replaying it needs no host work. Phases whose steps are alike share one graph: the next phase's tables are copied
+to where it reads them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class GraphStepper(Stepper):
     """The same steps as one CUDA graph. Every step of the phase must have the same batches."""
 
     def __init__(self, method: Method, engine: Engine, feed: Feed, start: int) -> None:
-        super().__init__(method, engine, feed, start)
+        super().__init__(method, engine, feed.copy(), start)
         device = feed.current.device
         self._cursor = torch.full((1,), start, device=device)
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -43,8 +44,14 @@ class GraphStepper(Stepper):
         lanes = (engine.lanes,) if engine.stacked else ()
         self._table = torch.zeros(feed.steps, *lanes, device=device)
 
+    def turn_to(self, feed: Feed, start: int) -> None:
+        """Go on with another phase, whose feed looks like the captured one."""
+        self.feed.load(feed)
+        self.start = start
+        self._cursor.fill_(start)
+
     def run(self, step: int) -> None:
-        if step < self.start + WARM_UP:
+        if self._graph is None and step < self.start + WARM_UP:
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
                 self._step()
@@ -65,9 +72,22 @@ class GraphStepper(Stepper):
         return self._table[first:last]
 
 
-def make_stepper(method: Method, engine: Engine, feed: Feed, optimizer: str, start: int = 0) -> Stepper:
-    """A graph where the phase allows it: on a GPU, steps all alike, an optimizer without host state."""
-    alike = feed.uniform and optimizer == "sgd"
-    if feed.current.is_cuda and alike and feed.steps > start + WARM_UP + 1:
-        return GraphStepper(method, engine, feed, start)
-    return Stepper(method, engine, feed, start)
+class Steppers:
+    """Makes the steppers of a run: a graph where a phase allows it, one for all phases that look alike."""
+
+    def __init__(self, method: Method, engine: Engine, optimizer: str) -> None:
+        self.method, self.engine, self.optimizer = method, engine, optimizer
+        self._graphs: dict[object, GraphStepper] = {}
+
+    def stepper(self, feed: Feed, start: int = 0) -> Stepper:
+        """On a GPU, with steps all alike and an optimizer without host state: a graph."""
+        alike = feed.uniform and self.optimizer == "sgd"
+        if not (feed.current.is_cuda and alike and feed.steps > start + WARM_UP + 1):
+            return Stepper(self.method, self.engine, feed, start)
+        learning = frozenset(name for name, p in self.engine.params.items() if p.requires_grad)
+        key = feed.form, learning
+        if key in self._graphs:
+            self._graphs[key].turn_to(feed, start)
+        else:
+            self._graphs[key] = GraphStepper(self.method, self.engine, feed, start)
+        return self._graphs[key]

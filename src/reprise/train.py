@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reprise.build import Cell, join_phases, join_tests, make_engine
+from reprise.build import Cell, fast_lanes, join_phases, join_tests, make_engine
 from reprise.cost import measure_cost
 from reprise.errors import Diverged
 from reprise.evaluate import Scores, evaluate
@@ -19,7 +19,7 @@ from reprise.feed import Feed
 from reprise.ledger import make_memory, make_reader, model_bytes, quota_of, state_bytes
 from reprise.plan import Draws, Plan, draw_order, draw_plan, draw_reservoir_replay
 from reprise.remember import remember
-from reprise.stepper import make_stepper
+from reprise.stepper import Steppers
 from reprise.streams.stream import Phase
 
 Progress = Callable[[int, int, str], None]
@@ -59,18 +59,28 @@ class Cursor:
 class Trainer:
     """Trains one cell, or several as lanes of one group: they share method, batch shapes and task count."""
 
-    def __init__(self, cells: Sequence[Cell], device: torch.device, stacked: bool | None = None) -> None:
+    def __init__(
+        self,
+        cells: Sequence[Cell],
+        device: torch.device,
+        stacked: bool | None = None,
+        kernels: bool | None = None,
+    ) -> None:
         self.cells, self.device = list(cells), device
         self.experiment = cells[0].experiment
         self.method = self.experiment.method
-        self.stacked = len(cells) > 1 if stacked is None else stacked
+        if kernels is None:
+            kernels = stacked is not False and fast_lanes(self.experiment, device)
+        # With kernels a run alone is a stack of one: its result does not depend on the company it is in.
+        self.stacked = len(cells) > 1 or kernels if stacked is None else stacked
         streams = [cell.stream.merged() if self.method.merged else cell.stream for cell in cells]
         self.stream = streams[0]
         self.phases = join_phases(streams, self.stacked, device)
         self.tests = join_tests(streams, self.stacked, device)
         self.reader = make_reader(self.experiment, self.stream, device)
-        self.engine = make_engine(cells, streams, self.reader, self.stacked, device)
+        self.engine = make_engine(cells, streams, self.reader, self.stacked, device, kernels)
         self.engine.enter(0)
+        self.steppers = Steppers(self.method, self.engine, self.experiment.optimizer)
         self.needs = self.method.needs(self.stream)
         self.quotas = [quota_of(cell.experiment, self.stream, cell.experiment.m or 0) for cell in cells]
         self.memory = (
@@ -130,7 +140,7 @@ class Trainer:
         pause: Pause | None,
     ) -> bool:
         """The steps of a phase from `start` on; False where it was paused before the last one."""
-        stepper = make_stepper(self.method, self.engine, feed, self.experiment.optimizer, start)
+        stepper = self.steppers.stepper(feed, start)
         watched = start
         within(int(feed.plan.trains[:start].sum()))
         for step in range(start, feed.steps):

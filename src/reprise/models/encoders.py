@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reprise.errors import InputError
+from reprise.models.conv import Conv
 from reprise.models.norm import Norm
 
 
@@ -16,22 +16,21 @@ class BasicBlock(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.conv1 = Conv(inputs, outputs, 3, stride, padding=1)
         self.bn1 = Norm(outputs, relu=True)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        self.bn2 = Norm(outputs)
+        self.conv2 = Conv(outputs, outputs, 3, padding=1)
+        self.bn2 = Norm(outputs, relu=True)
         self.shortcut = nn.Sequential()
         # oneDNN (as in torch 2.13) overruns memory in the backward pass of a strided 1x1 convolution of fewer than
         # 16 channels, channels-last and threaded. Leaving out pixels first is the same function.
         self.skip = stride if inputs < 16 else 1
         if stride != 1 or inputs != outputs:
-            own = nn.Conv2d(inputs, outputs, 1, stride // self.skip, bias=False)
+            own = Conv(inputs, outputs, 1, stride // self.skip)
             self.shortcut = nn.Sequential(own, Norm(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.bn2(self.conv2(self.bn1(self.conv1(x))))
         passed = x if self.skip == 1 else x[:, :, :: self.skip, :: self.skip]
-        return F.relu(out.add_(self.shortcut(passed)), inplace=True)
+        return self.bn2(self.conv2(self.bn1(self.conv1(x))), plus=self.shortcut(passed))
 
 
 class ReducedResNet18(nn.Module):
@@ -45,7 +44,7 @@ class ReducedResNet18(nn.Module):
 
     def __init__(self, width: int = 20) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(3, width, 3, padding=1, bias=False)
+        self.conv1 = Conv(3, width, 3, padding=1)
         self.bn1 = Norm(width, relu=True)
         stages, inputs = [], width
         for outputs, stride in ((width, 1), (2 * width, 2), (4 * width, 2), (8 * width, 2)):
@@ -57,7 +56,7 @@ class ReducedResNet18(nn.Module):
         out = self.bn1(self.conv1(x))
         for stage in self.stages:
             out = stage(out)
-        return out.mean((2, 3))
+        return out.mean((2, 3), dtype=self.conv1.weight.dtype)
 
 
 class SmallConvNet(nn.Module):
@@ -67,13 +66,13 @@ class SmallConvNet(nn.Module):
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(3, width, 3, 2, padding=1, bias=False)
+        self.conv1 = Conv(3, width, 3, 2, padding=1)
         self.bn1 = Norm(width, relu=True)
-        self.conv2 = nn.Conv2d(width, 2 * width, 3, 2, padding=1, bias=False)
+        self.conv2 = Conv(width, 2 * width, 3, 2, padding=1)
         self.bn2 = Norm(2 * width, relu=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.bn2(self.conv2(self.bn1(self.conv1(x))))
+        return self.bn2(self.conv2(self.bn1(self.conv1(x)))).to(self.conv1.weight.dtype)
 
 
 ENCODERS: dict[str, Callable[[], nn.Module]] = {

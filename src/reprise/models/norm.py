@@ -19,7 +19,11 @@ MANY_PIXELS = 256
 
 
 class Norm(nn.BatchNorm2d):
-    """`nn.BatchNorm2d` without its counter, and the ReLU that may follow. `by_rows` allows the fast form."""
+    """`nn.BatchNorm2d` without its counter, with the sum and the ReLU that may follow.
+
+    by_rows   allows the form that is fast on a CPU
+    kernels   runs lanes by the kernels of `reprise.kernels`
+    """
 
     def __init__(self, channels: int, relu: bool = False) -> None:
         super().__init__(channels)
@@ -28,20 +32,39 @@ class Norm(nn.BatchNorm2d):
         # shorter.
         self.num_batches_tracked = None
         self.by_rows = False
+        self.kernels = False
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
+        """relu(norm(x) + plus); x and plus [n, c, h, w] may be of less precision than the statistics."""
+        if self.kernels and (self.training or not torch.is_grad_enabled()):
+            return self._by_kernels(x, plus)
         pays = x.shape[1] < FEW_CHANNELS and x.shape[2] * x.shape[3] >= MANY_PIXELS
         if (
             self.by_rows
             and pays
             and self.training
             and self.track_running_stats
+            and x.dtype == self.weight.dtype
             and x.is_contiguous(memory_format=torch.channels_last)
         ):
             statistics = self.running_mean, self.running_var, self.momentum, self.eps
-            return _ByRows.apply(x, self.weight, self.bias, *statistics, self.relu)
-        out = super().forward(x)
-        return F.relu(out, inplace=True) if self.relu else out
+            if plus is None:
+                return _ByRows.apply(x, self.weight, self.bias, *statistics, self.relu)
+            out = _ByRows.apply(x, self.weight, self.bias, *statistics, False).add_(plus)
+        else:
+            out = super().forward(x.to(self.weight.dtype))
+            out = out if plus is None else out.add_(plus)
+        return (F.relu(out, inplace=True) if self.relu else out).to(x.dtype)
+
+    def _by_kernels(self, x: Tensor, plus: Tensor | None) -> Tensor:
+        from reprise.kernels import ops
+
+        assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
+        statistics = self.running_mean, self.running_var
+        if not self.training:
+            return ops.norm_fixed(x, plus, self.weight, self.bias, statistics, self.eps, self.relu)
+        moved = statistics if self.track_running_stats else None
+        return ops.norm(x, plus, self.weight, self.bias, moved, self.momentum, self.eps, self.relu)
 
 
 def allow_rows(model: nn.Module, allowed: bool) -> None:
