@@ -20,7 +20,7 @@ def test_the_hooks_of_a_method() -> None:
     hooks = {name for name in vars(Method) if not name.startswith("_")}
     assert hooks == {
         *("replays", "merged", "refresh", "needs", "taps", "resolve", "wrap", "grow", "trains", "start"),
-        *("objective", "step", "select", "keep", "end_task", "predict", "score"),
+        *("objective", "step", "select", "keep", "end_task", "predict", "score", "neutral"),
     }
 
 

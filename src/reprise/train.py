@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reprise.build import Cell, join_phases, join_tests, make_engine
+from reprise.build import Cell, join_phases, join_tests, make_engine, under_one_method
 from reprise.cost import measure_cost
 from reprise.errors import Diverged
 from reprise.evaluate import Scores, evaluate
 from reprise.feed import Feed
-from reprise.ledger import make_memory, make_reader, model_bytes, quota_of, state_bytes
+from reprise.ledger import bytes_kept, make_memory, make_reader, model_bytes, quota_of
 from reprise.plan import Draws, Plan, draw_order, draw_plan, draw_reservoir_replay
 from reprise.remember import remember
 from reprise.stepper import make_stepper
@@ -57,10 +57,15 @@ class Cursor:
 
 
 class Trainer:
-    """Trains one cell, or several as lanes of one group: they share method, batch shapes and task count."""
+    """Trains one cell, or several as lanes of one group: they share method, batch shapes and task count.
+
+    A cell whose method is a special case of another's is trained as that; what it keeps is counted by its own.
+    """
 
     def __init__(self, cells: Sequence[Cell], device: torch.device, stacked: bool | None = None) -> None:
-        self.cells, self.device = list(cells), device
+        self.own_methods = [cell.experiment.method for cell in cells]
+        self.cells, self.device = under_one_method(cells), device
+        cells = self.cells
         self.experiment = cells[0].experiment
         self.method = self.experiment.method
         self.stacked = len(cells) > 1 if stacked is None else stacked
@@ -214,8 +219,7 @@ class Trainer:
             raise Diverged(self.outcomes[0].diverged)
 
     def _ledger(self, lane: int) -> dict[str, int]:
-        kept = self.memory.nbytes(lane) if self.memory is not None else {}
-        kept |= state_bytes(self.engine.state, len(self.cells))
+        kept = bytes_kept(self.engine, self.memory, self.own_methods[lane], self.stream, lane)
         return kept | {"total": sum(kept.values()), "model": model_bytes(self.engine.model)}
 
     def _finish(self, seconds: float) -> None:
