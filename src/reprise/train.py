@@ -114,16 +114,20 @@ class Trainer:
             feed = Feed(phase, plans, self.memory, self.reader, self.stacked)
 
             def within(done: int, i: int = i, phase: Phase = phase) -> None:
-                tell(sum(lengths[:i]) + done, sum(lengths), phase.name)
+                place = f" ({i + 1}/{len(lengths)})" if len(lengths) > 1 else ""
+                tell(sum(lengths[:i]) + done, sum(lengths), phase.name + place)
 
             if not self._timed("train", self._train, feed, i, phase, start, within, pause):
                 return self.outcomes
             self._timed("end_task", self._end_task, phase, orders[i])
             self._append_row(self._evaluate(range(phase.last + 1)), tasks - phase.last - 1)
             self.cursor = Cursor(i + 1, 0)
-        tell(sum(lengths), sum(lengths), "done")
         self._finish(time.perf_counter() - began)
         return self.outcomes
+
+    def skip_to_last_step(self) -> None:
+        """Stand before the last step of the first phase: for rehearsals, whose weights nobody reads."""
+        self.cursor = Cursor(0, len(self._orders(0, self.phases[0])[0]) - 1)
 
     def _train(
         self,
