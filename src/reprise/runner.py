@@ -179,11 +179,7 @@ def cells_of(group: Sequence[Job], data: Path | None) -> list[Cell]:
 
 
 def train_group(group: Sequence[Job], data: Path | None, device: torch.device, watch: Watch) -> list[Outcome]:
-    torch.backends.cuda.matmul.allow_tf32 = group[0].experiment.precision == "tf32"
-    torch.backends.cudnn.allow_tf32 = group[0].experiment.precision == "tf32"
-    # Without this the gradients of convolutions are summed in no fixed order, and a training this short and noisy
-    # turns the last bit into percents: the same command would not give the same record.
-    torch.backends.cudnn.deterministic = True
+    set_arithmetic(group[0].experiment.precision)
     name, began = group_name(group), time.perf_counter()
 
     def progress(done: int, total: int, what: str) -> None:
@@ -193,6 +189,15 @@ def train_group(group: Sequence[Job], data: Path | None, device: torch.device, w
         return Trainer(cells_of(group, data), device).run(progress)
     except Diverged as error:
         return [Outcome(diverged=str(error)) for _ in group]
+
+
+def set_arithmetic(precision: str, deterministic: bool = True) -> None:
+    """How the device multiplies, and whether in a fixed order."""
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    # Without this the gradients of convolutions are summed in no fixed order, and a training this short and noisy
+    # turns the last bit into percents: the same command would not give the same record.
+    torch.backends.cudnn.deterministic = deterministic
 
 
 def _last_report(group: Sequence[Job], outcomes: Sequence[Outcome] | None, seconds: float) -> Report:
