@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -293,7 +294,7 @@ def test_json_carries_one_record_a_run_and_nothing_else(
 def test_the_table_is_for_people(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, err = says(capsys, [*RUN, "sgd", *SHORT, "--out", str(tmp_path / "run")])
     assert code == 0
-    assert err == "sgd seed 0: done\n"
+    assert re.fullmatch(r"sgd seed 0: done after \d+\.\d s\n", err)
     assert "acc %" in out
     assert f"Records: {tmp_path / 'run'}\n" in out
 

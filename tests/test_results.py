@@ -15,9 +15,10 @@ from test_cli import timeless
 from reprise import config
 from reprise.config import make_experiment
 from reprise.errors import Diverged, InputError
+from reprise.progress import Notice, Outlook, Report
 from reprise.results import Folder, read_store, to_json, trouble
-from reprise.runner import Job, lane_groups, run_experiments
-from reprise.terminal import progress_bars, ranking_table, results_table
+from reprise.runner import run_experiments
+from reprise.terminal import _Bars, progress_bars, ranking_table, results_table
 from reprise.train import Outcome, Trainer
 
 FIELDS = {"tasks": 2, "steps": 3, "encoder": "convnet-small", "m": 50}
@@ -150,7 +151,14 @@ def test_nothing_is_said_before_everything_is_accepted(tmp_path: Path) -> None:
 
 def test_seeds_in_processes_equal_seeds_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    parallel = sorted(run_experiments([experiment("car")], [0, 1]), key=lambda record: record["seed"])
+    said: list[Any] = []
+    runs = run_experiments([experiment("car")], [0, 1], watch=said.append)
+    parallel = sorted(runs, key=lambda record: record["seed"])
+    assert said[0] == Outlook(2, 2 * 2 * 3)
+    for name in ("car seed 0", "car seed 1"):
+        own = [report for report in said[1:] if report.name == name]
+        assert [report.over for report in own] == [False] * (len(own) - 1) + [True]
+        assert (own[-1].weight, own[-1].what) == (6, "done")
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     single = [*run_experiments([experiment("car")], [0, 1])]
     assert [*map(timeless, parallel)] == [*map(timeless, single)]
@@ -172,21 +180,6 @@ def test_a_diverged_seed_does_not_cost_the_others(tmp_path: Path, monkeypatch: p
     with pytest.raises(Diverged, match="seed 0: the loss was not finite"):
         next(runs)
     assert len([*tmp_path.glob("*/seed-0/record.json")]) == 1
-
-
-def test_jobs_of_one_method_have_different_names() -> None:
-    jobs = [Job(experiment(lr=lr), 0, number) for number, lr in enumerate((0.1, 0.2), 1)]
-    assert [job.name for job in jobs] == ["er seed 0", "er #2 seed 0"]
-
-
-def test_lane_groups_share_shapes_only() -> None:
-    def job(seed: int = 0, method: str = "car", **fields: Any) -> Job:
-        return Job(experiment(method, **fields), seed)
-
-    together = [job(), job(1), job(lr=0.1), job(lam_fm=7.0), job(m=100)]
-    apart = [job(batch=20), job(distance="l1"), job(method="er"), job(optimizer="adam"), job(m=0)]
-    assert [len(group) for group in lane_groups([*together, *apart], 32)] == [5, 1, 1, 1, 1, 1]
-    assert [len(group) for group in lane_groups(together, 2)] == [2, 2, 1]
 
 
 # ---- JSON
@@ -258,16 +251,56 @@ def test_the_ranking_shows_values_as_flags_take_them() -> None:
     assert lines[-1].split() == ["0.003", "none", "2", "50.0", "±", "1.0", "–"]
 
 
-def test_progress_adds_up(tmp_path: Path) -> None:
+def screen(path: Path, said: list[Outlook | Report | Notice], terminal: bool) -> str:
+    with (
+        path.open("w") as file,
+        progress_bars(Console(file=file, force_terminal=terminal, width=80)) as watch,
+    ):
+        for one in said:
+            watch(one)
+    return path.read_text()
+
+
+def test_a_line_for_each_group_that_ends_where_no_one_looks(tmp_path: Path) -> None:
+    said = [
+        Outlook(3, 30),
+        Report("er seed 0", 1, 5, 10, "task-0 (1/2)", 0.5),
+        Report("er seed 0", 1, 10, 10, "done", 1.0, over=True),
+        Report("4 lanes · car, er", 4, 0, 10, "out of memory", 1.0, over=True),
+        Notice("Something to know."),
+        Report("2 lanes · car, er", 2, 10, 10, "done", 12.34, over=True),
+    ]
+    expected = "er seed 0: done after 1.0 s\nSomething to know.\n2 lanes · car, er: done after 12.3 s\n"
+    assert screen(tmp_path / "screen", said, terminal=False) == expected
+
+
+def test_bars_count_steps_of_single_runs(tmp_path: Path) -> None:
+    """40 lanes of 10 steps and 10 runs of 60 are 1000 steps; what did not fit is still to come."""
     with (tmp_path / "screen").open("w") as file:
-        console = Console(file=file, force_terminal=True, width=100)
-        with progress_bars(console, 3) as watch:
-            watch("er seed 0", 5, 10, "task-0")
-            watch("er seed 0", 10, 10, "done")
-            watch("2 lanes, car seed 0 first", 10, 10, "done")
-        console = Console(file=file, force_terminal=False)
-        with progress_bars(console, 1) as watch:
-            watch("er seed 0", 5, 10, "task-0")
-            watch("er seed 0", 10, 10, "done")
-    assert (tmp_path / "screen").read_text().endswith("er seed 0: done\n")
-    assert "100%" in (tmp_path / "screen").read_text()
+        console = Console(file=file, force_terminal=True, width=80)
+        with progress_bars(console) as watch:
+            assert isinstance(watch, _Bars)
+            shown: list[float] = []
+
+            def whole(said: Outlook | Report | Notice, watch: _Bars = watch) -> None:
+                watch(said)
+                shown.append(watch._bars.tasks[0].percentage)
+
+            whole(Outlook(50, 1000))
+            whole(Report("80 lanes · er", 80, 5, 10, "task-0"))
+            whole(Report("80 lanes · er", 80, 0, 10, "out of memory", over=True))
+            whole(Report("40 lanes · er", 40, 5, 10, "task-0"))
+            whole(Report("40 lanes · er", 40, 10, 10, "done", over=True))
+            for name in ("5 lanes · car", "5 lanes · car"):  # two groups of one name
+                whole(Report(name, 5, 30, 60, "task-0"))
+                whole(Report(name, 5, 60, 60, "done", over=True))
+            assert shown == pytest.approx([0, 40, 0, 20, 40, 55, 70, 85, 100])
+            assert len(watch._bars.tasks) == 1
+    assert "50 runs" in (tmp_path / "screen").read_text()
+
+
+def test_the_bars_fit_80_columns_and_name_the_group(tmp_path: Path) -> None:
+    said = [Outlook(240, 10**6), Report("120 lanes · car, er", 120, 5, 4250, "task-11 (12/17)")]
+    text = screen(tmp_path / "screen", said, terminal=True)
+    assert "120 lanes · car, er · task-11 (12/17) " in text
+    assert "…" not in text

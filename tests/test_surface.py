@@ -20,7 +20,7 @@ def test_the_hooks_of_a_method() -> None:
     hooks = {name for name in vars(Method) if not name.startswith("_")}
     assert hooks == {
         *("replays", "merged", "refresh", "needs", "taps", "resolve", "wrap", "grow", "trains", "start"),
-        *("objective", "step", "select", "keep", "end_task", "predict", "score"),
+        *("objective", "step", "select", "keep", "end_task", "predict", "score", "neutral"),
     }
 
 
@@ -44,7 +44,11 @@ def test_the_methods_and_public_names() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["train", "engine", "lanes", "net", "plan", "memory", "remember", "feed", "stepper"]
+    "module",
+    [
+        *("train", "engine", "lanes", "net", "plan", "memory", "remember", "feed", "stepper"),
+        *("build", "groups", "fit", "runner"),
+    ],
 )
 def test_the_machinery_contains_no_method_name(module: str) -> None:
     """Planted once: `if type(method).__name__ == "CAR"` in train.py is found."""

@@ -15,6 +15,7 @@ from reprise.feed import Reader
 from reprise.kernels import available as kernels_available
 from reprise.lanes import Lanes
 from reprise.ledger import make_model
+from reprise.method import Method, neutral_values
 from reprise.models.conv import use_kernels
 from reprise.models.norm import allow_rows
 from reprise.streams.stream import Phase, Stream
@@ -27,6 +28,31 @@ class Cell:
     experiment: Experiment
     seed: int
     stream: Stream
+
+
+def under_one_method(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells as lanes of the most derived of their methods: those of an ancestor take its neutral values."""
+    shared = max((cell.experiment.method for cell in cells), key=lambda method: len(type(method).__mro__))
+    return [
+        cell
+        if type(cell.experiment.method) is type(shared)
+        else replace(
+            cell, experiment=replace(cell.experiment, method=_expressed(cell.experiment.method, shared))
+        )
+        for cell in cells
+    ]
+
+
+def _expressed(method: Method, shared: Method) -> Method:
+    """A method as a special case of another one, which has its fields and more."""
+    neutral = neutral_values(type(shared), type(method))
+    own = {f.name: getattr(method, f.name) for f in fields(method)}
+    differing = [
+        name for name, value in own.items() if not isinstance(value, float) and getattr(shared, name) != value
+    ]
+    if neutral is None or differing:
+        raise ValueError(f"{shared} is nowhere {method}: they cannot be lanes of one group")
+    return replace(shared, **(own | neutral))
 
 
 def make_engine(

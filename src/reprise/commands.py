@@ -53,7 +53,7 @@ def run(request: Request) -> None:
     """Train one method on one stream."""
     experiment = make_experiment(request.stream, request.method, request.fields, request.protocol)
     out = request.setting.out
-    with progress_bars(Console(stderr=True), len(request.setting.seeds)) as watch:
+    with progress_bars(Console(stderr=True)) as watch:
         runs = run_experiments(
             [experiment], **request.running, out=out, store=None if out else STORE, watch=watch
         )
@@ -74,7 +74,7 @@ def search(request: Request, grid_lines: Sequence[str]) -> None:
     experiments = tune.grid_experiments(stream, method, request.fields, grid, request.protocol)
     store = request.setting.out or STORE
     records: list[Record] = []
-    with progress_bars(Console(stderr=True), len(experiments) * len(request.setting.seeds)) as watch:
+    with progress_bars(Console(stderr=True)) as watch:
         try:
             runs = run_experiments(experiments, **request.running, store=store, watch=watch)
             for record in _said(runs, request.json):
@@ -98,7 +98,7 @@ def demo(setting: Setting, fields: Mapping[str, Any]) -> None:
     """The embedded default: nothing to download, a few minutes on a laptop."""
     stream, store = "split-shapes", setting.out or Path("demo")
     experiments = [make_experiment(stream, name, fields, STREAMS[stream].protocol) for name in DEMO_METHODS]
-    with progress_bars(Console(stderr=True), len(experiments) * len(setting.seeds)) as watch:
+    with progress_bars(Console(stderr=True)) as watch:
         records = list(run_experiments(experiments, setting.seeds, store=store, watch=watch))
     order = {name: place for place, name in enumerate(DEMO_METHODS)}
     records.sort(key=lambda record: (order[record["method"]], record["seed"]))

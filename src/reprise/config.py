@@ -150,7 +150,7 @@ class Setting:
     device: Literal["cpu", "cuda"] = "cpu"
     """where it is computed"""
     lanes: int | None = None
-    """runs stacked in one process (default: all that fit on a GPU, one on a CPU)"""
+    """runs stacked in one process (default: up to 120 of those that fit on a GPU, one on a CPU)"""
 
     def __post_init__(self) -> None:
         if len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:

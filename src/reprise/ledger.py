@@ -14,7 +14,7 @@ from reprise.engine import Engine, Single
 from reprise.errors import InputError
 from reprise.feed import Reader
 from reprise.fill import Quota, make_quota
-from reprise.memory import Memory, Shelf, Spec
+from reprise.memory import Memory, Shelf, Spec, row_bytes
 from reprise.method import Method
 from reprise.models.conv import compute_in
 from reprise.models.model import Model, build_model
@@ -66,18 +66,39 @@ def row_spec(engine: Engine, method: Method, stream: Stream, task: int) -> Spec:
     return spec | {name: (tuple(c.shape[lead:]), c.dtype) for name, c in kept.items()}
 
 
+def row_specs(engine: Engine, method: Method, stream: Stream) -> list[Spec]:
+    """The rows of each shelf: one that all tasks share, or one of each task."""
+    shelves = range(1) if stream.shared_head else range(len(stream.tasks))
+    return [row_spec(engine, method, stream, task) for task in shelves]
+
+
 def make_memory(engine: Engine, method: Method, stream: Stream, quotas: Sequence[Quota]) -> Memory:
     """Empty shelves for the quotas of all lanes."""
     device = next(iter(engine.params.values())).device
     capacities = [quota.capacity for quota in quotas]
-    shelves = range(1) if stream.shared_head else range(len(stream.tasks))
-    specs = [row_spec(engine, method, stream, task) for task in shelves]
-    return Memory([Shelf(capacities, spec, engine.stacked, device) for spec in specs], len(stream.tasks))
+    shelves = [Shelf(capacities, spec, engine.stacked, device) for spec in row_specs(engine, method, stream)]
+    return Memory(shelves, len(stream.tasks))
 
 
 def state_bytes(state: Tree, lanes: int) -> dict[str, int]:
     """Bytes of a method's own tensors, of one lane."""
     return {name: tensor.nbytes // lanes for name, tensor in state.items()}
+
+
+def bytes_kept(
+    engine: Engine, memory: Memory | None, method: Method, stream: Stream, lane: int
+) -> dict[str, int]:
+    """What the method of one lane keeps, by kind: its rows at full capacity, and its own tensors.
+
+    It may be an ancestor of the engine's method, whose columns and tensors are then there for the other lanes:
+    the ancestor is asked itself, and is charged for nothing else.
+    """
+    if type(method) is type(engine.method):
+        kept = {} if memory is None else memory.nbytes(lane)
+        return kept | state_bytes(engine.state, engine.lanes)
+    alone = engine.only([lane])
+    kept = {} if memory is None else memory.nbytes(lane, row_specs(alone, method, stream))
+    return kept | state_bytes(method.start(alone), alone.lanes)
 
 
 def model_bytes(model: Model) -> int:
@@ -175,8 +196,8 @@ def _most(fill: str, stream: Stream) -> int:
 def _largest_m(engine: Engine, experiment: Experiment, stream: Stream, budget: int) -> int:
     """The largest m whose memory and state, at their peak, fit into the budget."""
     state = sum(state_bytes(engine.state, 1).values())
-    shelves = range(1) if stream.shared_head else range(len(stream.tasks))
-    rows = sum(_row_size(engine, experiment.method, stream, task) for task in shelves)
+    specs = row_specs(engine, experiment.method, stream)
+    rows = sum(sum(row_bytes(spec).values()) for spec in specs)
     tasks, classes = stream.full_tasks or len(stream.tasks), stream.classes_per_task
     unit = {"uniform_task": tasks, "reservoir": 1}.get(experiment.fill, tasks * (classes or 1))
     if classes is None:
@@ -194,11 +215,6 @@ def _largest_m(engine: Engine, experiment: Experiment, stream: Stream, budget: i
     per_unit = smallest - state
     affordable = (budget - state) // per_unit * unit
     return min(affordable, _most(experiment.fill, stream) // unit * unit)
-
-
-def _row_size(engine: Engine, method: Method, stream: Stream, task: int) -> int:
-    spec = row_spec(engine, method, stream, task)
-    return sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in spec.values())
 
 
 def _smallest_integer(values: int) -> torch.dtype:

@@ -76,12 +76,13 @@ class Shelf:
         self.owner[lane, forgotten] = -1
         self.label[lane, forgotten] = -1
 
-    def row_bytes(self) -> dict[str, int]:
-        """Bytes of one row by kind."""
-        return {
-            KINDS.get(name, name): int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-            for name, (shape, dtype) in self.spec.items()
-        }
+
+def row_bytes(spec: Spec) -> dict[str, int]:
+    """Bytes of one row by kind."""
+    return {
+        KINDS.get(name, name): int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        for name, (shape, dtype) in spec.items()
+    }
 
 
 class Memory:
@@ -104,11 +105,11 @@ class Memory:
         rows = {task: self.shelf(task).rows_of(lane, task) for task in range(before)}
         return {task: found for task, found in rows.items() if len(found)}
 
-    def nbytes(self, lane: int) -> dict[str, int]:
-        """Bytes at full capacity, by kind."""
+    def nbytes(self, lane: int, specs: Sequence[Spec] | None = None) -> dict[str, int]:
+        """Bytes at full capacity, by kind; `specs` are the shelves' rows where a lane needs fewer columns."""
         total: dict[str, int] = {}
-        for shelf in self.shelves:
-            for kind, size in shelf.row_bytes().items():
+        for shelf, spec in zip(self.shelves, specs or [shelf.spec for shelf in self.shelves], strict=True):
+            for kind, size in row_bytes(spec).items():
                 total[kind] = total.get(kind, 0) + size * shelf.capacities[lane]
         return total
 

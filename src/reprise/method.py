@@ -7,7 +7,7 @@ in-place change of inputs; float fields may be tensors there (one value per lane
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -56,6 +56,10 @@ class Method:
     """Train all tasks at once (the multi-task reference)."""
     refresh: ClassVar[tuple[str, ...]] = ()
     """Memory columns recomputed for all rows at each task end."""
+    neutral: ClassVar[Mapping[str, float]] = {}
+    """Values of its own float fields at which the method is exactly its parent class: same parameters, same steps,
+    whatever its other fields say. Runs of the parent may then be lanes beside it. Not inherited: each class says it
+    of itself."""
 
     # ---- what it asks for
     def needs(self, stream: Stream) -> Needs:
@@ -121,3 +125,15 @@ class Method:
         correct = kind.correct(prediction, batch.y, batch.mask)
         right = (torch.zeros_like(loss[0]),) * 2 if correct is None else weighted_sums(*correct)
         return torch.stack([*loss, *right])
+
+
+def neutral_values(kind: type[Method], ancestor: type[Method]) -> dict[str, float] | None:
+    """Field values at which `kind` is exactly `ancestor`, a class it may be itself; None where it never is."""
+    values: dict[str, float] = {}
+    for step in kind.__mro__:
+        if step is ancestor:
+            return values
+        if not (own := vars(step).get("neutral")):
+            return None
+        values |= own
+    return None

@@ -47,12 +47,17 @@ class Plan:
         return len(self.trains)
 
 
+def count_steps(n: int, batch: int, epochs: int, steps: int | None) -> int:
+    """Steps of a phase of n examples: as many as were asked for, or those of whole passes."""
+    return epochs * (n // batch) if steps is None else steps
+
+
 def draw_order(seed: int, task: int, n: int, batch: int, epochs: int, steps: int | None) -> np.ndarray:
     """Positions [steps, batch]: whole passes in random order, each without its last partial batch."""
     if n < batch:
         raise InputError(f"batch: {batch} is more than the {n} examples of task {task}; use a smaller batch.")
     a_pass = n // batch
-    wanted = epochs * a_pass if steps is None else steps
+    wanted = count_steps(n, batch, epochs, steps)
     generator = rng(seed, "order", task)
     passes = [
         generator.permutation(n)[: a_pass * batch].reshape(a_pass, batch) for _ in range(-(-wanted // a_pass))

@@ -6,48 +6,34 @@ import multiprocessing
 import os
 import queue
 import signal
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from dataclasses import dataclass, fields
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from reprise import fit
 from reprise.build import Cell
 from reprise.config import Experiment
 from reprise.errors import Diverged, InputError
-from reprise.ledger import quota_of, settle
+from reprise.groups import Job, group_name, lane_groups, make_job
+from reprise.ledger import settle
+from reprise.progress import Notice, Outlook, Report, Watch
 from reprise.results import Folder, Record, environment, folder_of, make_record, trouble
 from reprise.streams import make_stream, stream_kind
 from reprise.streams.split import Pool
 from reprise.streams.stream import Stream
 from reprise.train import Outcome, Trainer
 
-LARGEST_GROUP = 32
-"""Lanes of one group, unless the user says otherwise."""
+LARGEST_GROUP = 120
+"""Lanes of one group, unless the user says otherwise: more gain no speed."""
 
 Environment = dict[str, Any]
 """Where a run took place, as its record tells."""
-
-Watch = Callable[[str, int, int, str], None]
-"""Called with a job's name, its steps done, its steps in all, and what it does."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run to do: a settled experiment and a seed."""
-
-    experiment: Experiment
-    seed: int
-    number: int = 1
-    """Which of several experiments it belongs to: tells jobs of one method apart."""
-
-    @property
-    def name(self) -> str:
-        number = f" #{self.number}" if self.number > 1 else ""
-        return f"{self.experiment.method_name}{number} seed {self.seed}"
 
 
 @lru_cache(maxsize=2)
@@ -87,32 +73,37 @@ def run_experiments(
     if store is not None and (store / "experiment.json").exists():
         raise InputError(f"out: {store} holds one experiment, no store of several; name another folder.")
     folders: dict[Experiment, Folder | None] = {}
+    jobs: dict[Experiment, Job] = {}
+    methods: list[str] = []
     for experiment in experiments:
         pool = load_pool(experiment.stream, data)
-        settled = settle(experiment, stream_of(experiment, 0, pool))
+        stream = stream_of(experiment, 0, pool)
+        settled = settle(experiment, stream)
+        if settled in folders:
+            continue
+        methods.append(settled.method_name)
+        jobs[settled] = make_job(settled, 0, stream, number=methods.count(settled.method_name))
         path = out or (store / folder_of(settled.configuration(pool.fingerprint)) if store else None)
         folders[settled] = None if path is None else Folder(path, settled, pool.fingerprint)
     todo: list[Job] = []
     done: list[Record] = []
-    methods: list[str] = []
     for settled, folder in folders.items():
-        methods.append(settled.method_name)
-        number = methods.count(settled.method_name)
         if folder is not None:
             folder.open()
         for seed in seeds:
             known = None if folder is None else folder.record(seed)
             if known is None:
-                todo.append(Job(settled, seed, number))
+                todo.append(replace(jobs[settled], seed=seed))
             else:
                 done.append(known)
     yield from done
     lost: list[str] = []
-    for job, outcome, place in execute(todo, data, where, lanes, watch):
+    for job, outcome, place in execute(todo, data, where, lanes, watch or _unwatched):
         if (why := trouble(job.seed, outcome)) is not None:
             lost.append(why)
             continue
-        record = record_of(job, outcome, load_pool(job.experiment.stream, data), place)
+        fingerprint = load_pool(job.experiment.stream, data).fingerprint
+        record = make_record(job.experiment, job.seed, outcome, job.quota, fingerprint, place)
         if (folder := folders[job.experiment]) is not None:
             folder.save(record, outcome.log)
         yield record
@@ -120,77 +111,103 @@ def run_experiments(
         raise Diverged(lost[0] + (f" ({len(lost) - 1} more runs diverged.)" if len(lost) > 1 else ""))
 
 
-def record_of(job: Job, outcome: Outcome, pool: Pool, place: Environment) -> Record:
-    e = job.experiment
-    quota = None if e.m is None else quota_of(e, stream_of(e, job.seed, pool), e.m)
-    return make_record(e, job.seed, outcome, quota, pool.fingerprint, place)
+def _unwatched(said: Outlook | Report | Notice) -> None:
+    """Nobody looks."""
 
 
 def execute(
-    jobs: Sequence[Job], data: Path | None, device: torch.device, lanes: int | None, watch: Watch | None
+    jobs: Sequence[Job], data: Path | None, device: torch.device, lanes: int | None, watch: Watch
 ) -> Iterator[tuple[Job, Outcome, Environment]]:
     """Train the jobs: lanes on a GPU; on a CPU, where stacked convolutions are slow, one process each."""
+    watch(Outlook(len(jobs), sum(job.steps for job in jobs)))
     stacked = device.type == "cuda" or (lanes or 1) > 1
     if jobs and not stacked and len(jobs) > 1 and (os.cpu_count() or 1) > 1:
         yield from _in_processes(jobs, data, watch)
         return
-    for group in lane_groups(jobs, (lanes or LARGEST_GROUP) if stacked else 1):
-        for job, outcome in zip(group, train_group(group, data, device, watch), strict=True):
+    groups = [*lane_groups(jobs, (lanes or LARGEST_GROUP) if stacked else 1)]
+    while groups:
+        group = groups.pop(0)
+        outcomes = _try_group(group, data, device, watch)
+        if outcomes is None:
+            size = _fitting_size(group, data, device, lanes)
+            watch(
+                Notice(
+                    f"{len(group)} lanes do not fit into the GPU's memory; going on with {size} at a time."
+                )
+            )
+            groups = [*lane_groups([job for waiting in (group, *groups) for job in waiting], size)]
+            continue
+        for job, outcome in zip(group, outcomes, strict=True):
             yield job, outcome, environment(device)
 
 
-def train_group(
-    group: Sequence[Job], data: Path | None, device: torch.device, watch: Watch | None
-) -> list[Outcome]:
+def _try_group(
+    group: Sequence[Job], data: Path | None, device: torch.device, watch: Watch
+) -> list[Outcome] | None:
+    """The outcomes of a group, or None where the GPU's memory was too small; by then nothing holds any of it."""
+    began = time.perf_counter()
+    outcomes: list[Outcome] | None = None
+    try:
+        outcomes = train_group(group, data, device, watch)
+    except RuntimeError as error:
+        if not fit.is_shortage(error):
+            raise
+    watch(_last_report(group, outcomes, time.perf_counter() - began))
+    return outcomes
+
+
+def _fitting_size(group: Sequence[Job], data: Path | None, device: torch.device, lanes: int | None) -> int:
+    """Lanes that fit at a time where this group did not; a size the user insisted on is refused instead."""
+    found = fit.measure_fit(cells_of(group, data), device)
+    gpu = f"the GPU's {fit.all_bytes() / 2**30:.1f} GiB"
+    if found.lanes == 0:
+        raise InputError(
+            f"device: not even one run fits into {gpu}, of which {fit.free_bytes() / 2**30:.1f} are free: "
+            f"it takes {found.one / 2**30:.1f} or more; use a smaller batch or m, or --device cpu."
+        )
+    if lanes is not None:
+        raise InputError(
+            f"lanes: {len(group)} do not fit into {gpu}; at most {found.lanes} do; "
+            f"give --lanes {found.lanes} or leave it out."
+        )
+    return found.lanes
+
+
+def cells_of(group: Sequence[Job], data: Path | None) -> list[Cell]:
     pool = load_pool(group[0].experiment.stream, data)
-    torch.backends.cuda.matmul.allow_tf32 = group[0].experiment.precision == "tf32"
-    torch.backends.cudnn.allow_tf32 = group[0].experiment.precision == "tf32"
-    # Without this the gradients of convolutions are summed in no fixed order, and a training this short and noisy
-    # turns the last bit into percents: the same command would not give the same record.
-    torch.backends.cudnn.deterministic = True
-    cells = [Cell(job.experiment, job.seed, stream_of(job.experiment, job.seed, pool)) for job in group]
-    name = group[0].name if len(group) == 1 else f"{len(group)} lanes, {group[0].name} first"
+    return [Cell(job.experiment, job.seed, stream_of(job.experiment, job.seed, pool)) for job in group]
+
+
+def train_group(group: Sequence[Job], data: Path | None, device: torch.device, watch: Watch) -> list[Outcome]:
+    set_arithmetic(group[0].experiment.precision)
+    name, began = group_name(group), time.perf_counter()
 
     def progress(done: int, total: int, what: str) -> None:
-        if watch is not None:
-            watch(name, done, total, what)
+        watch(Report(name, len(group), done, total, what, time.perf_counter() - began))
 
     try:
-        return Trainer(cells, device).run(progress)
+        return Trainer(cells_of(group, data), device).run(progress)
     except Diverged as error:
         return [Outcome(diverged=str(error)) for _ in group]
 
 
-# ---- lanes
+def set_arithmetic(precision: str, deterministic: bool = True) -> None:
+    """How the device multiplies, and whether in a fixed order."""
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    # Without this the gradients of convolutions are summed in no fixed order, and a training this short and noisy
+    # turns the last bit into percents: the same command would not give the same record.
+    torch.backends.cudnn.deterministic = deterministic
 
 
-def lane_key(job: Job) -> tuple[Any, ...]:
-    """Jobs with one key may be lanes of a group: same method and batch shapes; floats, lr, m and seed may differ."""
-    e = job.experiment
-    settings = {f.name: getattr(e, f.name) for f in fields(e) if f.name not in ("method", "m", "lr")}
-    if e.optimizer != "sgd":
-        settings["lr"] = e.lr
-    own = {f.name: getattr(e.method, f.name) for f in fields(e.method)}
-    fixed = {name: value for name, value in own.items() if not isinstance(value, float)}
-    # A replayed batch is min(replay, rows there are): below that, m shapes the batches.
-    per_task = e.m or 0
-    if stream_kind(e.stream).m_is_total:
-        per_task //= stream_kind(e.stream).tasks
-    return (
-        type(e.method),
-        str(sorted(settings.items())),
-        str(sorted(fixed.items())),
-        min(per_task, e.replay),
-    )
-
-
-def lane_groups(jobs: Sequence[Job], largest: int) -> Iterator[list[Job]]:
-    by_key: dict[tuple[Any, ...], list[Job]] = {}
-    for job in jobs:
-        by_key.setdefault(lane_key(job), []).append(job)
-    for members in by_key.values():
-        for start in range(0, len(members), largest):
-            yield members[start : start + largest]
+def _last_report(group: Sequence[Job], outcomes: Sequence[Outcome] | None, seconds: float) -> Report:
+    """How a group ended. One that did not fit has done nothing: its runs are still to come."""
+    steps = group[0].steps
+    if outcomes is None:
+        what, done = "out of memory", 0
+    else:
+        what, done = "diverged" if all(o.diverged for o in outcomes) else "done", steps
+    return Report(group_name(group), len(group), done, steps, what, seconds, over=True)
 
 
 # ---- processes
@@ -212,18 +229,19 @@ def _start_worker(reports: Any, stop: Any) -> None:
     torch.set_num_threads(1)
 
 
-def _work(job: Job, data: Path | None) -> tuple[Outcome, Environment]:
-    def watch(name: str, done: int, total: int, what: str) -> None:
+def _work(job: Job, data: Path | None) -> tuple[Outcome, Environment, float]:
+    def watch(said: Outlook | Report | Notice) -> None:
         if _stop.is_set():
             raise _Stopped
-        _reports.put((name, done, total, what))
+        _reports.put(said)
 
-    cpu = torch.device("cpu")
-    return train_group([job], data, cpu, watch)[0], environment(cpu)
+    cpu, began = torch.device("cpu"), time.perf_counter()
+    (outcome,) = train_group([job], data, cpu, watch)
+    return outcome, environment(cpu), time.perf_counter() - began
 
 
 def _in_processes(
-    jobs: Sequence[Job], data: Path | None, watch: Watch | None
+    jobs: Sequence[Job], data: Path | None, watch: Watch
 ) -> Iterator[tuple[Job, Outcome, Environment]]:
     """One process per core, at most one per job."""
     workers = min(len(jobs), os.cpu_count() or 1)
@@ -231,22 +249,28 @@ def _in_processes(
     reports, stop = context.Queue(), context.Event()
     with ProcessPoolExecutor(workers, context, _start_worker, (reports, stop)) as executor:
         running = {executor.submit(_work, job, data): job for job in jobs}
+        over: set[str] = set()
         try:
             while running:
                 finished, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
-                _pass_on(reports, watch)
+                _pass_on(reports, watch, over)
                 for future in finished:
-                    yield running.pop(future), *future.result()
+                    job = running.pop(future)
+                    outcome, place, seconds = future.result()
+                    over.add(job.name)
+                    watch(_last_report([job], [outcome], seconds))
+                    yield job, outcome, place
         finally:  # whatever ends this early, an interrupt or a refusal, ends the workers at their next report
             stop.set()
             executor.shutdown(wait=False, cancel_futures=True)
 
 
-def _pass_on(reports: Any, watch: Watch | None) -> None:
+def _pass_on(reports: Any, watch: Watch, over: set[str]) -> None:
+    """What the workers said since last time; a report may arrive after the result of its own run."""
     while True:
         try:
-            report = reports.get_nowait()
+            report: Report = reports.get_nowait()
         except queue.Empty:
             return
-        if watch is not None:
-            watch(*report)
+        if report.name not in over:
+            watch(report)

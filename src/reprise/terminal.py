@@ -8,43 +8,83 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from reprise.metrics import summarise
+from reprise.progress import Notice, Outlook, Report, Watch
 from reprise.results import Record
-from reprise.runner import Watch
 from reprise.values import show_bytes, show_value
 
 
 @contextmanager
-def progress_bars(console: Console, jobs: int) -> Iterator[Watch]:
-    """One bar for everything, with the time left, and one for each run under way; a line a run where no one looks."""
+def progress_bars(console: Console) -> Iterator[Watch]:
+    """One bar for everything, one for each group or run under way; a line for each that ends where no one looks."""
     if not console.is_terminal:
-        yield lambda name, done, total, what: _tell_end(console, name, what)
+        yield lambda said: _tell_line(console, said)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bars:
-        whole = bars.add_task(f"{jobs} runs" if jobs > 1 else "1 run", total=float(jobs))
-        known: dict[str, tuple[TaskID, float]] = {}
-
-        def watch(name: str, done: int, total: int, what: str) -> None:
-            if name not in known:
-                known[name] = (bars.add_task(name, total=float(total)), 0.0)
-            bar, before = known[name]
-            # A group of lanes is as many runs as it has lanes.
-            runs = int(name.split(" lanes")[0]) if " lanes" in name else 1
-            share = runs * done / max(total, 1)
-            bars.update(bar, completed=done, description=f"{name} · {what}", visible=done < total)
-            bars.advance(whole, share - before)
-            known[name] = (bar, share)
-
-        yield watch
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    # Groups differ in speed, and evaluations stand between the steps: the time left follows the last minutes.
+    with Progress(*columns, console=console, transient=True, speed_estimate_period=300) as bars:
+        yield _Bars(bars)
 
 
-def _tell_end(console: Console, name: str, what: str) -> None:
-    if what == "done":
-        console.print(f"{name}: done", highlight=False)
+class _Bars:
+    """The bars of a study. Progress is counted in steps of single runs: 20 lanes advance by 20 a step."""
+
+    def __init__(self, bars: Progress) -> None:
+        self._bars = bars
+        self._whole: TaskID | None = None
+        self._over = 0
+        self._under_way: dict[str, tuple[TaskID, Report]] = {}
+
+    def __call__(self, said: Outlook | Report | Notice) -> None:
+        if isinstance(said, Notice):
+            self._bars.console.print(said.text, highlight=False)
+        elif isinstance(said, Report):
+            self._follow(said)
+        elif said.runs:
+            runs = f"{said.runs} runs" if said.runs > 1 else "1 run"
+            self._whole = self._bars.add_task(runs, total=float(said.steps))
+
+    def _follow(self, report: Report) -> None:
+        name = report.name
+        bar = self._under_way[name][0] if name in self._under_way else self._bars.add_task(name)
+        if report.over:
+            self._bars.remove_task(bar)
+            self._under_way.pop(name, None)
+            self._over += report.weight
+        else:
+            about = f"{name} · {report.what}"
+            self._bars.update(bar, description=about, completed=report.done, total=float(report.total))
+            self._under_way[name] = (bar, report)
+        if self._whole is not None:
+            now = sum(last.weight for _, last in self._under_way.values())
+            self._bars.update(self._whole, completed=self._over + now)
+
+
+def _tell_line(console: Console, said: Outlook | Report | Notice) -> None:
+    if isinstance(said, Notice):
+        console.print(said.text, highlight=False, soft_wrap=True)
+    elif (
+        isinstance(said, Report) and said.over and said.what == "done"
+    ):  # other ends have a sentence of their own
+        line = f"{said.name}: {said.what} after {said.seconds:.1f} s"
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def results_table(records: Sequence[Record], title: str) -> Table:

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reprise.build import Cell, fast_lanes, join_phases, join_tests, make_engine
+from reprise.build import Cell, fast_lanes, join_phases, join_tests, make_engine, under_one_method
 from reprise.cost import measure_cost
 from reprise.errors import Diverged
 from reprise.evaluate import Scores, evaluate
 from reprise.feed import Feed
-from reprise.ledger import make_memory, make_reader, model_bytes, quota_of, state_bytes
+from reprise.ledger import bytes_kept, make_memory, make_reader, model_bytes, quota_of
 from reprise.plan import Draws, Plan, draw_order, draw_plan, draw_reservoir_replay
 from reprise.remember import remember
 from reprise.stepper import Steppers
@@ -57,7 +57,10 @@ class Cursor:
 
 
 class Trainer:
-    """Trains one cell, or several as lanes of one group: they share method, batch shapes and task count."""
+    """Trains one cell, or several as lanes of one group: they share method, batch shapes and task count.
+
+    A cell whose method is a special case of another's is trained as that; what it keeps is counted by its own.
+    """
 
     def __init__(
         self,
@@ -66,7 +69,9 @@ class Trainer:
         stacked: bool | None = None,
         kernels: bool | None = None,
     ) -> None:
-        self.cells, self.device = list(cells), device
+        self.own_methods = [cell.experiment.method for cell in cells]
+        self.cells, self.device = under_one_method(cells), device
+        cells = self.cells
         self.experiment = cells[0].experiment
         self.method = self.experiment.method
         if kernels is None:
@@ -119,16 +124,20 @@ class Trainer:
             feed = Feed(phase, plans, self.memory, self.reader, self.stacked)
 
             def within(done: int, i: int = i, phase: Phase = phase) -> None:
-                tell(sum(lengths[:i]) + done, sum(lengths), phase.name)
+                place = f" ({i + 1}/{len(lengths)})" if len(lengths) > 1 else ""
+                tell(sum(lengths[:i]) + done, sum(lengths), phase.name + place)
 
             if not self._timed("train", self._train, feed, i, phase, start, within, pause):
                 return self.outcomes
             self._timed("end_task", self._end_task, phase, orders[i])
             self._append_row(self._evaluate(range(phase.last + 1)), tasks - phase.last - 1)
             self.cursor = Cursor(i + 1, 0)
-        tell(sum(lengths), sum(lengths), "done")
         self._finish(time.perf_counter() - began)
         return self.outcomes
+
+    def skip_to_last_step(self) -> None:
+        """Stand before the last step of the first phase: for rehearsals, whose weights nobody reads."""
+        self.cursor = Cursor(0, len(self._orders(0, self.phases[0])[0]) - 1)
 
     def _train(
         self,
@@ -224,8 +233,7 @@ class Trainer:
             raise Diverged(self.outcomes[0].diverged)
 
     def _ledger(self, lane: int) -> dict[str, int]:
-        kept = self.memory.nbytes(lane) if self.memory is not None else {}
-        kept |= state_bytes(self.engine.state, len(self.cells))
+        kept = bytes_kept(self.engine, self.memory, self.own_methods[lane], self.stream, lane)
         return kept | {"total": sum(kept.values()), "model": model_bytes(self.engine.model)}
 
     def _finish(self, seconds: float) -> None:

@@ -6,8 +6,9 @@ that x_r belongs to (the paper's equations 4 and 5).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
@@ -34,6 +35,8 @@ Distance = Literal["l1", "l2", "l1_l2", "weighted_l1", "weighted_l2", "mmd"]
 @dataclass(frozen=True)
 class CAR(ER):
     """Replay inputs, targets and compressed activations."""
+
+    neutral: ClassVar[Mapping[str, float]] = {"lam_fm": 0.0}
 
     lam_fm: float = 5.0
     """λ_fm, weight of the feature matching loss"""
