@@ -143,11 +143,7 @@ def train_group(
     group: Sequence[Job], data: Path | None, device: torch.device, watch: Watch | None
 ) -> list[Outcome]:
     pool = load_pool(group[0].experiment.stream, data)
-    torch.backends.cuda.matmul.allow_tf32 = group[0].experiment.precision == "tf32"
-    torch.backends.cudnn.allow_tf32 = group[0].experiment.precision == "tf32"
-    # Without this the gradients of convolutions are summed in no fixed order, and a training this short and noisy
-    # turns the last bit into percents: the same command would not give the same record.
-    torch.backends.cudnn.deterministic = True
+    set_arithmetic(group[0].experiment.precision)
     cells = [Cell(job.experiment, job.seed, stream_of(job.experiment, job.seed, pool)) for job in group]
     name = group[0].name if len(group) == 1 else f"{len(group)} lanes, {group[0].name} first"
 
@@ -159,6 +155,15 @@ def train_group(
         return Trainer(cells, device).run(progress)
     except Diverged as error:
         return [Outcome(diverged=str(error)) for _ in group]
+
+
+def set_arithmetic(precision: str, deterministic: bool = True) -> None:
+    """How the device multiplies, and whether in a fixed order."""
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    # Without this the gradients of convolutions are summed in no fixed order, and a training this short and noisy
+    # turns the last bit into percents: the same command would not give the same record.
+    torch.backends.cudnn.deterministic = deterministic
 
 
 # ---- lanes
