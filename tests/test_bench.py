@@ -244,6 +244,17 @@ def test_a_row_out_of_memory_costs_no_other(
     assert "failed" in content["printed"]
 
 
+def test_a_peer_may_raise_anything(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, fake_peers: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise KeyError("targets")
+
+    monkeypatch.setattr(peers, "PEERS", {"broken": ("er", broken)} | peers.PEERS)
+    rows = run(capsys, tmp_path, "--lanes", "1")["rows"]
+    assert [row.get("error") for row in rows[2:]] == ["broken, tf32: KeyError: 'targets'.", None, None]
+
+
 def test_where_all_rows_fail_the_command_fails(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

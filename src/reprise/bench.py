@@ -252,7 +252,12 @@ def _take_a_peers_steps(
     place: torch.device,
     watch: Stopwatch,
 ) -> None:
-    step_times(place, encoder, steps, warmup, between=watch, synchronise=False)
+    try:
+        step_times(place, encoder, steps, warmup, between=watch, synchronise=False)
+    except (RuntimeError, MemoryError):
+        raise
+    except Exception as error:  # another's code may raise anything, and costs its own row only
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
 
 # ---- measuring
@@ -287,6 +292,7 @@ def _tidy(place: torch.device) -> None:
     """What the case before left is no part of this one's peak."""
     gc.collect()
     if place.type == "cuda":
+        torch.cuda.init()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(place)
 

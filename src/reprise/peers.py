@@ -87,7 +87,13 @@ def available() -> str | None:
         with _quiet():
             prepare_import()
             importlib.import_module("avalanche.training")
-    except (ImportError, RuntimeError) as error:
+    except (
+        ImportError,
+        RuntimeError,
+        AttributeError,
+        TypeError,
+        ValueError,
+    ) as error:  # as versions drift apart
         return f"Avalanche is installed but cannot be imported: {' '.join(str(error).split()).rstrip('.')}."
     return None
 
