@@ -6,7 +6,7 @@ Both sides train the reduced ResNet-18 (Avalanche its own SlimResNet18) with 10 
 in one joint pass, plain SGD. Blocks of 20 steps alternate, so that both meet the same noise and both find their own
 data in the caches, as in a real training; the first two steps of a block are left out, and the ratio of medians is
 what counts. Avalanche is timed as its users run it (contiguous tensors) and, for fairness, with a channels-last
-encoder. Without Avalanche (see avalanche_peer.py for how to install it) the script says so and stops.
+encoder. Without Avalanche (see src/reprise/peers.py for how to install it) the script says so and stops.
 """
 
 from __future__ import annotations
@@ -21,30 +21,19 @@ from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 
-import avalanche_peer
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from reprise import peers
 from reprise.build import Cell
 from reprise.config import make_experiment
-from reprise.feed import Feed
 from reprise.ledger import settle
 from reprise.results import environment
 from reprise.streams import CIFAR_MEAN, CIFAR_STD, STREAMS
 from reprise.streams.files import Images
 from reprise.streams.split import make_pool, split_stream
 from reprise.train import Trainer
-
-
-def plain_encoder() -> nn.Module:
-    """Avalanche's own reduced ResNet-18, the network its users train: the same layers and 160 features."""
-    from avalanche.models import SlimResNet18
-
-    encoder = SlimResNet18(nclasses=1, nf=20)
-    encoder.linear = nn.Identity()
-    return encoder
-
 
 BLOCK = 20
 
@@ -54,7 +43,7 @@ class ChannelsLast(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.encoder = plain_encoder().to(memory_format=torch.channels_last)
+        self.encoder = peers.own_encoder().to(memory_format=torch.channels_last)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.encoder(x.contiguous(memory_format=torch.channels_last))
@@ -72,11 +61,7 @@ def our_step() -> Callable[[], float]:
     experiment = make_experiment("split-cifar", "er", {"m": 50}, STREAMS["split-cifar"].protocol)
     experiment = settle(experiment, stream)
     trainer = Trainer([Cell(experiment, 0, stream)], torch.device("cpu"))
-    first, second = trainer.phases[:2]
-    trainer._end_task(first, trainer._orders(0, first))
-    trainer.engine.enter(1)
-    plan = trainer._plan(0, trainer.cells[0], 1, second, trainer._orders(1, second)[0])
-    feed = Feed(second, [plan], trainer.memory, trainer.reader, stacked=False)
+    feed = trainer.skip_to(1)
     position = iter(range(10**9))
 
     def step() -> float:
@@ -96,13 +81,16 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
-    reason = avalanche_peer.available()
+    reason = peers.available()
     if reason is not None:
         print(f"skipped: {reason}")
         return 0
     torch.set_num_threads(options.threads)
     rows = {}
-    for name, encoder in (("as its users run it", plain_encoder), ("channels-last encoder", ChannelsLast)):
+    for name, encoder in (
+        ("as its users run it", peers.own_encoder),
+        ("channels-last encoder", ChannelsLast),
+    ):
         ours: list[float] = []
         step, calls = our_step(), itertools.count(1)
 
@@ -112,7 +100,7 @@ def main() -> int:
             if next(calls) % BLOCK == 0:
                 ours += [step() for _ in range(BLOCK)][2:]
 
-        timed = avalanche_peer.er_step_times("cpu", encoder, options.steps, warmup=BLOCK, between=our_turn)
+        timed = peers.er_step_times("cpu", encoder, options.steps, warmup=BLOCK, between=our_turn)
         theirs = [seconds for i, seconds in enumerate(timed.loop) if i % BLOCK >= 2]
         ours = ours[BLOCK - 2 :]
         rows[name] = {

@@ -8,7 +8,6 @@ import torch
 from tiny import CPU, cell
 
 import reprise
-from reprise.feed import Feed
 from reprise.method import Method
 from reprise.methods import METHODS
 from reprise.train import Trainer
@@ -72,10 +71,7 @@ def test_only_the_command_line_imports_the_argument_parser() -> None:
 def test_a_step_found_by_a_device_counter_is_the_step_found_by_its_number(stacked: bool) -> None:
     """What a captured step replays: the table's row is read through a tensor, not through the host."""
     trainer = Trainer([cell("car", 0)], CPU, stacked=stacked)
-    first, second = trainer.phases[:2]
-    trainer._end_task(first, trainer._orders(0, first))
-    plan = trainer._plan(0, trainer.cells[0], 1, second, trainer._orders(1, second)[0])
-    feed = Feed(second, [plan], trainer.memory, trainer.reader, stacked)
+    feed = trainer.skip_to(1)
     assert feed.uniform
     for step in range(feed.steps):
         for batch, twin in zip(feed.batches(step), feed.batches_at(torch.tensor([step])), strict=True):

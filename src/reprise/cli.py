@@ -19,7 +19,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser
 
-from reprise import __version__, commands
+from reprise import __version__, bench, commands
 from reprise.config import (
     SETTING_HINTS,
     Experiment,
@@ -43,6 +43,7 @@ USAGE = """usage: reprise COMMAND ...
   demo                       SGD, ER, CAR and the multi-task reference, without any download
   list                       the streams and methods there are
   data fetch|check           get a data set, or look whether it is whole
+  bench                      time a training step, alone and as stacked lanes, beside its peers
 
 `reprise COMMAND --help` tells more.
 """
@@ -73,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(words: list[str]) -> Callable[[list[str]], int]:
-    known = {"run": _run, "tune": _tune, "demo": _demo, "list": _list, "data": _data}
+    known = {"run": _run, "tune": _tune, "demo": _demo, "list": _list, "data": _data, "bench": _bench}
     if not words:
         raise InputError(
             f"command: none was named; choose one of {', '.join(known)}, or say `reprise --help`."
@@ -162,6 +163,16 @@ def _data(words: list[str]) -> int:
         return commands.check_data(options["name"], Path(options["data"]))
     commands.fetch_data(options["name"], Path(options["data"]))
     return 0
+
+
+def _bench(words: list[str]) -> int:
+    about = (
+        "Time a training step on Split-CIFAR shapes (random images, no download): driven from the host, as a CUDA "
+        "graph, as stacked lanes, and that of every installed peer. The numbers go to a new file."
+    )
+    parser = _parser("bench", about, "[--FIELD VALUE ...] ")
+    _add_fields(parser, "what is measured", bench.Bench, bench.HINTS)
+    return commands.bench(bench.make_bench(_read(parser, words, bench.HINTS)))
 
 
 # ---- arguments

@@ -11,7 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
-from reprise import tune
+from reprise import peers, tune
+from reprise.bench import Bench, Report, make_cases, measure
 from reprise.config import Setting, make_experiment
 from reprise.errors import Diverged, InputError
 from reprise.methods import METHODS
@@ -20,7 +21,14 @@ from reprise.runner import run_experiments
 from reprise.streams import STREAMS, stream_kind
 from reprise.streams.check import check
 from reprise.streams.fetch import fetch_cifar100
-from reprise.terminal import progress_bars, ranking_table, results_table, spread
+from reprise.terminal import (
+    bench_table,
+    measuring_bar,
+    progress_bars,
+    ranking_table,
+    results_table,
+    spread,
+)
 from reprise.values import show_value
 
 DEMO_METHODS = ("sgd", "er", "car", "multitask")
@@ -112,6 +120,24 @@ def demo(setting: Setting, fields: Mapping[str, Any]) -> None:
         f"replayed.\nRecords: {store}",
         highlight=False,
     )
+
+
+def bench(wanted: Bench) -> int:
+    """Time a training step in every way it can be driven, and the peers'; the exit code: 1 where all rows failed."""
+    cases = make_cases(wanted)
+    report = Report(wanted)
+    with measuring_bar(Console(stderr=True), len(cases)) as tell:
+        for case in cases:
+            report.add(measure(case, wanted, tell))
+    console = Console()
+    title = f"{wanted.method}, Split-CIFAR shapes, {wanted.encoder}, {wanted.place.type}"
+    console.print(bench_table(report.rows, title))
+    lines = [row["error"] for row in report.rows if "error" in row]
+    if wanted.peers and (absent := peers.available()) is not None:
+        lines.append(absent)
+    for line in [*lines, f"File: {report.path}"]:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    return 0 if any("error" not in row for row in report.rows) else 1
 
 
 def list_all() -> None:

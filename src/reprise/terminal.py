@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -87,6 +87,29 @@ def _tell_line(console: Console, said: Outlook | Report | Notice) -> None:
         console.print(line, highlight=False, soft_wrap=True)
 
 
+@contextmanager
+def measuring_bar(console: Console, rows: int) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar over the rows of a benchmark, drawn only when it is told something: never while a step is timed."""
+    if not console.is_terminal:
+
+        def say(name: str, done: int, total: int) -> None:
+            if done == total:
+                console.print(f"{name}: done", highlight=False)
+
+        yield say
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as bars:
+        bar, begun = bars.add_task("set-up", total=float(rows)), 0
+
+        def draw(name: str, done: int, total: int) -> None:
+            nonlocal begun
+            begun += done == 0  # a row that fails never ends, but the next one begins
+            bars.update(bar, completed=begun - 1 + done / total, description=name, refresh=True)
+
+        yield draw
+
+
 def results_table(records: Sequence[Record], title: str) -> Table:
     """Mean ± deviation over the seeds of each method and memory size."""
     headings = ("method", "m", "seeds", "acc %", "forgetting", "learned %", "kept", "s")
@@ -121,6 +144,47 @@ def ranking_table(ranked: Sequence[Mapping[str, Any]], title: str) -> Table:
             _mean_and_deviation(forgetting, 1, 3),
         )
     return table
+
+
+def bench_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
+    """The rows of a benchmark; the last columns say how many times faster a lane's step is than each peer's.
+
+    The slowest peer comes last. Without peers the step driven from the host, at its slowest, takes their place.
+    """
+    references = _references(rows)
+    # A heading of two lines: the names of the peers are longer than any number below them.
+    ratios = [f"{mode} ×".replace("-", "\n", 1) for mode in references]
+    headings = ("mode", "K", "prec", "ms/step", "ms/lane", "memory", *ratios)
+    table = _narrow(title, headings, left=("mode",))
+    for row in rows:
+        if "error" in row:
+            table.add_row(row["mode"], str(row["K"]), row["precision"], "failed")
+            continue
+        a_lane, memory = row["ms_per_lane_step"], row["peak_memory_bytes"]
+        table.add_row(
+            row["mode"],
+            str(row["K"]),
+            row["precision"],
+            _three_digits(row["ms_per_step"]),
+            _three_digits(a_lane),
+            "–" if memory is None else show_bytes(memory),
+            *(f"{slow / a_lane:.2f}" for slow in references.values()),
+        )
+    return table
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def _references(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """What others are compared with: milliseconds of each peer at its slowest, ascending, or else of `eager`."""
+    slowest: dict[str, float] = {}
+    for row in rows:
+        if "error" not in row and row["mode"] not in ("graph", "lanes"):
+            slowest[row["mode"]] = max(row["ms_per_lane_step"], slowest.get(row["mode"], 0.0))
+    eager = {mode: slowest.pop(mode) for mode in ("eager",) if mode in slowest}
+    return dict(sorted(slowest.items(), key=lambda item: item[1])) or eager
 
 
 def spread(values: Sequence[float | None], scale: float, digits: int) -> str:

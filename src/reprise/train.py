@@ -118,10 +118,7 @@ class Trainer:
             if start == 0:
                 for outcome, scores in zip(self.outcomes, self._evaluate([phase.last]), strict=True):
                     outcome.next.append(scores[0][1])
-            plans = [
-                self._plan(lane, cell, i, phase, orders[i][lane]) for lane, cell in enumerate(self.cells)
-            ]
-            feed = Feed(phase, plans, self.memory, self.reader, self.stacked)
+            feed = self._feed(i, phase, orders[i])
 
             def within(done: int, i: int = i, phase: Phase = phase) -> None:
                 place = f" ({i + 1}/{len(lengths)})" if len(lengths) > 1 else ""
@@ -138,6 +135,14 @@ class Trainer:
     def skip_to_last_step(self) -> None:
         """Stand before the last step of the first phase: for rehearsals, whose weights nobody reads."""
         self.cursor = Cursor(0, len(self._orders(0, self.phases[0])[0]) - 1)
+
+    def skip_to(self, i: int) -> Feed:
+        """The batches of phase i, with the phases before it remembered but not trained: for timing a step."""
+        for j, phase in enumerate(self.phases[:i]):
+            self.engine.enter(phase.last)
+            self._end_task(phase, self._orders(j, phase))
+        self.engine.enter(self.phases[i].last)
+        return self._feed(i, self.phases[i], self._orders(i, self.phases[i]))
 
     def _train(
         self,
@@ -181,6 +186,10 @@ class Trainer:
         e = self.experiment
         steps = None if e.steps is None else e.steps * phase.epochs_of
         return [draw_order(cell.seed, i, len(phase.train), e.batch, e.epochs, steps) for cell in self.cells]
+
+    def _feed(self, i: int, phase: Phase, orders: Sequence[np.ndarray]) -> Feed:
+        plans = [self._plan(lane, cell, i, phase, orders[lane]) for lane, cell in enumerate(self.cells)]
+        return Feed(phase, plans, self.memory, self.reader, self.stacked)
 
     def _plan(self, lane: int, cell: Cell, i: int, phase: Phase, order: np.ndarray) -> Plan:
         e = self.experiment

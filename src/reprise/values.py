@@ -37,7 +37,8 @@ def _from_text(text: str, kind: Any) -> Any:
         if kind is Path:
             return Path(text) if text else text
         if typing.get_origin(kind) is tuple:
-            return tuple(int(part) for part in text.split(","))
+            part_of = typing.get_args(kind)[0]
+            return tuple(part_of(part) for part in text.split(","))
     except ValueError:
         return text
     return {"true": True, "false": False}.get(text.lower(), text) if kind is bool else text
@@ -58,7 +59,8 @@ def check_type(name: str, value: Any, hint: Any) -> Any:
             raise InputError(f"{name}: {value} is not a finite number; write for example 0.5.")
         return float(value)
     if typing.get_origin(kind) is tuple:
-        if isinstance(value, tuple) and value and all(type(part) is int for part in value):
+        part_of = typing.get_args(kind)[0]
+        if isinstance(value, tuple) and value and all(type(part) is part_of for part in value):
             return value
     elif type(value) is kind or (kind is Path and isinstance(value, Path)):
         return value
@@ -72,6 +74,7 @@ _KINDS: dict[Any, tuple[str, str]] = {
     bool: ("true or false", "true"),
     str: ("a text", "a word"),
     Path: ("a path", "./folder"),
+    tuple[str, ...]: ("a list of words", "one,two"),
 }
 
 
@@ -88,7 +91,14 @@ def placeholder(hint: Any) -> str:
     kind, _ = without_none(hint)
     if typing.get_origin(kind) is Literal:
         return "{" + ",".join(typing.get_args(kind)) + "}"
-    names = {int: "N", float: "X", bool: "{true,false}", str: "TEXT", Path: "PATH"}
+    names = {
+        int: "N",
+        float: "X",
+        bool: "{true,false}",
+        str: "TEXT",
+        Path: "PATH",
+        tuple[str, ...]: "TEXT,TEXT,...",
+    }
     return names.get(kind, "N,N,...")
 
 

@@ -11,7 +11,7 @@ A lane's result depends on the lane's numbers only, never on how many lanes ther
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -244,6 +244,151 @@ def _filters(
     tl.store(target, total, mask=(o < OUTPUTS)[:, None] & (at < WIDE)[None, :])
 
 
+@triton.jit
+def _lines(
+    x,
+    w,
+    y,
+    spots,
+    span,
+    x_lane,
+    x_image,
+    x_row,
+    x_column,
+    x_channel,
+    w_lane,
+    w_out,
+    w_in,
+    w_row,
+    w_column,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    INPUTS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    RUN: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_O: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    OPERANDS: tl.constexpr,
+    SUMS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """The same for 3 x 3 filters of few channels, stride 1, padding 1: line after line from the top.
+
+    An input line is read once and serves three output lines (below, at and above it), whose sums are under way at the
+    same time; the filters stay where they are. A program has the spots (image, column) of one tile and `span` lines.
+    """
+    WIDE: tl.constexpr = 3 * INPUTS
+    lane = tl.program_id(1).to(tl.int64)
+    tiles = tl.cdiv(OUTPUTS, BLOCK_O)
+    p = (tl.program_id(0) // tiles) * BLOCK_P + tl.arange(0, BLOCK_P)
+    o = (tl.program_id(0) % tiles) * BLOCK_O + tl.arange(0, BLOCK_O)
+    first = tl.program_id(2) * span
+    last = tl.minimum(first + span, HEIGHT)
+    image = p // WIDTH
+    left = p % WIDTH - 1
+    at = tl.arange(0, BLOCK_K)
+    column = at // INPUTS
+    channel = at % INPUTS
+    offset = at if RUN else column * x_column + channel * x_channel
+    here = left[:, None] + column[None, :]
+    seen = (p < spots)[:, None] & (here >= 0) & (here < WIDTH) & (at < WIDE)[None, :]
+    patch = (x + lane * x_lane + image * x_image + left * x_column)[:, None] + offset[None, :]
+    filters = w + lane * w_lane + o[None, :] * w_out + (column * w_column + channel * w_in)[:, None]
+    known = (at < WIDE)[:, None] & (o < OUTPUTS)[None, :]
+    top = tl.load(filters, mask=known, other=0.0).to(OPERANDS)
+    middle = tl.load(filters + w_row, mask=known, other=0.0).to(OPERANDS)
+    bottom = tl.load(filters + 2 * w_row, mask=known, other=0.0).to(OPERANDS)
+    target = y + ((lane * (spots // WIDTH) + image) * HEIGHT * WIDTH + left + 1)[:, None] * OUTPUTS + o[None, :]
+    written = (p < spots)[:, None] & (o < OUTPUTS)[None, :]
+    above = tl.zeros((BLOCK_P, BLOCK_O), dtype=SUMS)
+    level = tl.zeros((BLOCK_P, BLOCK_O), dtype=SUMS)
+    for step in range(-1, span + 1):
+        line = first + step
+        inside = (line >= 0) & (line < HEIGHT)
+        a = tl.load(patch + line * x_row, mask=seen & inside, other=0.0).to(OPERANDS)
+        done = tl.dot(a, bottom, above, input_precision=PRECISION, out_dtype=SUMS)
+        above = tl.dot(a, middle, level, input_precision=PRECISION, out_dtype=SUMS)
+        level = tl.dot(a, top, input_precision=PRECISION, out_dtype=SUMS)
+        tl.store(
+            target + (line - 1) * WIDTH * OUTPUTS,
+            done.to(y.dtype.element_ty),
+            mask=written & (line > first) & (line <= last),
+        )
+
+
+@triton.jit
+def _line_filters(
+    x,
+    g,
+    dw,
+    spots,
+    span,
+    x_lane,
+    x_image,
+    x_row,
+    x_column,
+    x_channel,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    INPUTS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    RUN: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_O: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    OPERANDS: tl.constexpr,
+    SUMS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """The gradient at such filters, line after line: an input line meets the gradients of three output lines.
+
+    dw [parts, lanes, OUTPUTS, 3, 3 * INPUTS]; a part is a tile of spots over `span` lines.
+    """
+    WIDE: tl.constexpr = 3 * INPUTS
+    lane = tl.program_id(1).to(tl.int64)
+    tiles = tl.cdiv(OUTPUTS, BLOCK_O)
+    groups = tl.num_programs(0) // tiles
+    group = tl.program_id(0) // tiles
+    p = group * BLOCK_P + tl.arange(0, BLOCK_P)
+    o = (tl.program_id(0) % tiles) * BLOCK_O + tl.arange(0, BLOCK_O)
+    first = tl.program_id(2) * span
+    last = tl.minimum(first + span, HEIGHT)
+    image = p // WIDTH
+    left = p % WIDTH - 1
+    at = tl.arange(0, BLOCK_K)
+    column = at // INPUTS
+    channel = at % INPUTS
+    offset = at if RUN else column * x_column + channel * x_channel
+    here = left[:, None] + column[None, :]
+    seen = (p < spots)[:, None] & (here >= 0) & (here < WIDTH) & (at < WIDE)[None, :]
+    patch = (x + lane * x_lane + image * x_image + left * x_column)[:, None] + offset[None, :]
+    source = g + ((lane * (spots // WIDTH) + image) * HEIGHT * WIDTH + left + 1)[:, None] * OUTPUTS + o[None, :]
+    known = (p < spots)[:, None] & (o < OUTPUTS)[None, :]
+    above = tl.load(source + (first - 1) * WIDTH * OUTPUTS, mask=known & (first > 0), other=0.0).to(OPERANDS)
+    level = tl.load(source + first * WIDTH * OUTPUTS, mask=known, other=0.0).to(OPERANDS)
+    top = tl.zeros((BLOCK_K, BLOCK_O), dtype=SUMS)
+    middle = tl.zeros((BLOCK_K, BLOCK_O), dtype=SUMS)
+    bottom = tl.zeros((BLOCK_K, BLOCK_O), dtype=SUMS)
+    for step in range(0, span):
+        line = first + step
+        below = tl.load(
+            source + (line + 1) * WIDTH * OUTPUTS, mask=known & (line + 1 < HEIGHT), other=0.0
+        ).to(OPERANDS)
+        a = tl.trans(tl.load(patch + line * x_row, mask=seen & (line < last), other=0.0).to(OPERANDS))
+        top = tl.dot(a, below, top, input_precision=PRECISION, out_dtype=SUMS)
+        middle = tl.dot(a, level, middle, input_precision=PRECISION, out_dtype=SUMS)
+        bottom = tl.dot(a, above, bottom, input_precision=PRECISION, out_dtype=SUMS)
+        above = level
+        level = below
+    part = (tl.program_id(2) * groups + group).to(tl.int64)
+    target = dw + ((part * tl.num_programs(1) + lane) * OUTPUTS + o)[None, :] * 3 * WIDE + at[:, None]
+    wanted = (at < WIDE)[:, None] & (o < OUTPUTS)[None, :]
+    tl.store(target, top, mask=wanted)
+    tl.store(target + WIDE, middle, mask=wanted)
+    tl.store(target + 2 * WIDE, bottom, mask=wanted)
+
+
 @dataclass(frozen=True)
 class Shape:
     """What a convolution of stacked lanes looks like, from its tensors: x [lanes, n, c, h, w], w [lanes, o, c, kh, kw]."""
@@ -276,6 +421,15 @@ class Shape:
     def pixels(self) -> int:
         return self.images * self.out_height * self.out_width
 
+    @property
+    def walks(self) -> bool:
+        """Whether the kernels that walk down the lines serve it: 3 x 3, stride 1, few channels and wide images."""
+        plain = (self.rows, self.columns, self.stride, self.pad) == (3, 3, 1, 1)
+        return plain and self.columns * self.inputs <= 128 and self.width >= 16
+
+    def line_constants(self) -> dict[str, int]:
+        return {"HEIGHT": self.height, "WIDTH": self.width, "INPUTS": self.inputs, "OUTPUTS": self.outputs}
+
     def constants(self) -> dict[str, int]:
         return {
             "HEIGHT": self.height,
@@ -294,34 +448,47 @@ class Shape:
 
 @dataclass(frozen=True)
 class Tiles:
-    """How a kernel cuts its work: pixels, channels of the result, length of a partial product; warps, stages."""
+    """How a kernel cuts its work: pixels, channels of the result, length of a partial product; warps, stages.
+
+    span  lines of an image that a program walks down; 0 where it does not walk
+    """
 
     pixels: int
     channels: int
     depth: int
     warps: int = 4
     stages: int = 3
+    span: int = 0
 
 
-def product_tiles(depth: int, outputs: int) -> Tiles:
-    """For products over runs of `depth` numbers."""
-    if depth <= 64:
-        return Tiles(128, min(128, _fitting(outputs)), _fitting(depth), 4, 2)
-    return Tiles(128, min(128, _fitting(outputs)), 32, 4, 3)
+def product_tiles(s: Shape, dtype: torch.dtype) -> Tiles:
+    """For the convolution itself, and for the gradient at the input of one without stride."""
+    wide = s.columns * s.inputs
+    if s.walks:
+        return Tiles(64, min(64, _fitting(s.outputs)), _fitting(wide), 4, 2, 16)
+    return Tiles(128, min(128, _fitting(s.outputs)), min(32, _fitting(wide)), 4, 3)
 
 
-def filter_tiles(depth: int, outputs: int) -> Tiles:
-    return Tiles(32, min(64, _fitting(outputs)), min(64, _fitting(depth)), 4, 3)
+def spread_tiles(s: Shape, dtype: torch.dtype) -> Tiles:
+    """For the gradient at the input of a strided convolution."""
+    return Tiles(128, min(64, _fitting(s.inputs)), min(32, _fitting(s.outputs)), 4, 3)
+
+
+def filter_tiles(s: Shape, dtype: torch.dtype) -> Tiles:
+    """For the gradient at the filters."""
+    wide = s.columns * s.inputs
+    if s.walks:
+        return Tiles(64, min(64, _fitting(s.outputs)), _fitting(wide), 4, 2, 32)
+    return Tiles(32, min(64, _fitting(s.outputs)), min(64, _fitting(wide)), 4, 3)
 
 
 FILTER_PIXELS = 2048
-"""Pixels a program sums over for the filters' gradient."""
+"""Pixels a program sums over for the filters' gradient, where it does not walk."""
 
 
 def forward(x: Tensor, w: Tensor, stride: int, pad: int, dtype: torch.dtype) -> Tensor:
     """The convolution of each lane: [lanes, n, o, h', w'] of this dtype, channels-last."""
-    s = Shape.of(x, w, stride, pad)
-    return _multiply(x, w, s, dtype, w.stride(), 0)
+    return _multiply(x, w, Shape.of(x, w, stride, pad), dtype, w.stride(), 0)
 
 
 def backward_input(g: Tensor, x: Tensor, w: Tensor, stride: int, pad: int) -> Tensor:
@@ -330,61 +497,87 @@ def backward_input(g: Tensor, x: Tensor, w: Tensor, stride: int, pad: int) -> Te
     if stride == 1:
         # A convolution of the gradient with the filters turned by half a circle, inputs and outputs exchanged.
         lane, out, into, row, column = w.stride()
-        back = Shape(
-            s.lanes, s.images, s.outputs, s.out_height, s.out_width, s.inputs, s.rows, s.columns, 1,
-            s.rows - 1 - pad,
-        )  # fmt: skip
+        back = replace(
+            s,
+            inputs=s.outputs,
+            outputs=s.inputs,
+            height=s.out_height,
+            width=s.out_width,
+            pad=s.rows - 1 - pad,
+        )
         turned = (s.rows - 1) * row + (s.columns - 1) * column
         return _multiply(g, w, back, x.dtype, (lane, into, out, -row, -column), turned)
-    g = channels_last(g)
     dx, view = _images(s.lanes, s.images, s.inputs, s.height, s.width, x.device, x.dtype)
-    t = product_tiles(s.outputs, s.inputs)
+    t = spread_tiles(s, g.dtype)
     lines, spots = -(-s.height // stride), -(-s.width // stride)
     grid = (
         triton.cdiv(s.images * lines * spots, t.pixels) * triton.cdiv(s.inputs, t.channels),
         s.lanes,
         stride * stride,
     )
-    _spread[grid](
-        g, w, dx, s.images, *w.stride(), **s.constants(),
-        BLOCK_P=t.pixels, BLOCK_I=t.channels, BLOCK_K=t.depth, **_arithmetic(g.dtype),
-        num_warps=t.warps, num_stages=t.stages,
-    )  # fmt: skip
+    _spread[grid](g, w, dx, s.images, *w.stride(), **s.constants(), **_blocks(t, "I"), **_arithmetic(g.dtype))
     return view
 
 
 def backward_filters(g: Tensor, x: Tensor, w: Tensor, stride: int, pad: int) -> Tensor:
-    """The gradient at the filters, laid out like them when those are channels-last."""
+    """The gradient at the filters in float32 (float64), laid out like them when those are channels-last."""
     s = Shape.of(x, w, stride, pad)
-    g = channels_last(g)
-    t = filter_tiles(s.columns * s.inputs, s.outputs)
-    chunks = max(1, s.pixels // FILTER_PIXELS)
-    chunk = triton.cdiv(triton.cdiv(s.pixels, chunks), t.pixels) * t.pixels
-    chunks = triton.cdiv(s.pixels, chunk)
-    wide = s.columns * s.inputs
-    dw = torch.empty(chunks, s.lanes, s.outputs, s.rows, s.columns, s.inputs, device=w.device, dtype=w.dtype)
-    grid = (triton.cdiv(wide, t.depth) * triton.cdiv(s.outputs, t.channels) * s.rows, s.lanes, chunks)
-    _filters[grid](
-        x, g, dw, s.pixels, chunk, *_strides(x), **s.constants(), RUN=_is_run(x),
-        BLOCK_P=t.pixels, BLOCK_O=t.channels, BLOCK_K=t.depth, **_arithmetic(g.dtype),
-        num_warps=t.warps, num_stages=t.stages,
-    )  # fmt: skip
-    return (dw[0] if chunks == 1 else dw.sum(0)).permute(0, 1, 4, 2, 3)
+    t = filter_tiles(s, g.dtype)
+    dtype = torch.float64 if g.dtype == torch.float64 else torch.float32
+    tiles = triton.cdiv(s.outputs, t.channels)
+    source = (*_strides(x),)
+    if t.span:
+        spots = s.images * s.width
+        groups, spans = triton.cdiv(spots, t.pixels), triton.cdiv(s.height, t.span)
+        parts = groups * spans
+    else:
+        parts = max(1, s.pixels // FILTER_PIXELS)
+        chunk = triton.cdiv(triton.cdiv(s.pixels, parts), t.pixels) * t.pixels
+        parts = triton.cdiv(s.pixels, chunk)
+    dw = torch.empty(parts, s.lanes, s.outputs, s.rows, s.columns, s.inputs, device=w.device, dtype=dtype)
+    if t.span:
+        _line_filters[(groups * tiles, s.lanes, spans)](
+            x, g, dw, spots, t.span, *source, **s.line_constants(), RUN=_is_run(x), **_blocks(t),
+            **_arithmetic(g.dtype),
+        )  # fmt: skip
+    else:
+        _filters[(triton.cdiv(s.columns * s.inputs, t.depth) * tiles * s.rows, s.lanes, parts)](
+            x, g, dw, s.pixels, chunk, *source, **s.constants(), RUN=_is_run(x), **_blocks(t),
+            **_arithmetic(g.dtype),
+        )  # fmt: skip
+    return (dw[0] if parts == 1 else dw.sum(0)).permute(0, 1, 4, 2, 3)
 
 
 def _multiply(
     x: Tensor, w: Tensor, s: Shape, dtype: torch.dtype, w_strides: tuple[int, ...], w_offset: int
 ) -> Tensor:
     y, view = _images(s.lanes, s.images, s.outputs, s.out_height, s.out_width, x.device, dtype)
-    t = product_tiles(s.columns * s.inputs, s.outputs)
-    grid = (triton.cdiv(s.pixels, t.pixels) * triton.cdiv(s.outputs, t.channels), s.lanes)
-    _product[grid](
-        x, w.detach().as_strided((1,), (1,), w.storage_offset() + w_offset), y, s.pixels,
-        *_strides(x), *w_strides, **s.constants(), RUN=_is_run(x),
-        BLOCK_P=t.pixels, BLOCK_O=t.channels, BLOCK_K=t.depth, **_arithmetic(dtype),
-        num_warps=t.warps, num_stages=t.stages,
-    )  # fmt: skip
+    t = product_tiles(s, dtype)
+    tiles = triton.cdiv(s.outputs, t.channels)
+    start = w.detach().as_strided((1,), (1,), w.storage_offset() + w_offset)
+    if t.span:
+        spots = s.images * s.width
+        grid = (triton.cdiv(spots, t.pixels) * tiles, s.lanes, triton.cdiv(s.height, t.span))
+        _lines[grid](
+            x, start, y, spots, t.span, *_strides(x), *w_strides, **s.line_constants(), RUN=_is_run(x), **_blocks(t),
+            **_arithmetic(dtype),
+        )  # fmt: skip
+    else:
+        _product[(triton.cdiv(s.pixels, t.pixels) * tiles, s.lanes)](
+            x, start, y, s.pixels, *_strides(x), *w_strides, **s.constants(), RUN=_is_run(x), **_blocks(t),
+            **_arithmetic(dtype),
+        )  # fmt: skip
     return view
+
+
+def _blocks(t: Tiles, channels: str = "O") -> dict[str, int]:
+    return {
+        "BLOCK_P": t.pixels,
+        f"BLOCK_{channels}": t.channels,
+        "BLOCK_K": t.depth,
+        "num_warps": t.warps,
+        "num_stages": t.stages,
+    }
 
 
 def channels_last(x: Tensor) -> Tensor:

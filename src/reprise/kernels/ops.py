@@ -52,20 +52,6 @@ def norm_fixed(
     return _NormFixed.apply(x, plus, weight, bias, *statistics, eps, relu)
 
 
-class _Outer(torch.autograd.Function):
-    """A function of one lane: under vmap its stacked form `inner`, else a stack of one."""
-
-    inner: type[torch.autograd.Function]
-
-    @classmethod
-    def _stacked(cls, *arguments: Any) -> Tensor:
-        return cls.inner.apply(*arguments)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-
 def _one_lane(arguments: tuple[Any, ...]) -> list[Any]:
     return [a.unsqueeze(0) if isinstance(a, Tensor) else a for a in arguments]
 
@@ -81,6 +67,8 @@ def _all_lanes(lanes: int, dims: tuple[Any, ...], arguments: tuple[Any, ...]) ->
 class _StackedConv(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, stride: int, pad: int, dtype: torch.dtype) -> Tensor:
+        # Converted once, not by every program that reads them.
+        w = w.to(dtype)
         ctx.save_for_backward(x, w)
         ctx.stride, ctx.pad = stride, pad
         return conv_kernels.forward(x, w, stride, pad, dtype)

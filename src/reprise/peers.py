@@ -1,14 +1,14 @@
-"""The peer of the step benchmark: one training step of Avalanche 0.6.0, timed inside Avalanche's own loop.
+"""The peers of `reprise bench`: one training step of Avalanche 0.6.0, timed inside Avalanche's own loop.
 
 Install the peer in an environment of its own. What depends on torch is installed without its dependencies,
 which would pull another, much larger build of torch, and the light packages are listed by hand:
 
     python -m venv avalanche-venv && . avalanche-venv/bin/activate
-    pip install torch==2.13.0 numpy pillow
+    pip install torch==2.13.0 numpy pillow pyyaml jsonargparse safetensors rich
     pip install dill gdown gputil lightning-utilities matplotlib packaging psutil qpsolvers
     pip install tensorboard tqdm wandb
     pip install --no-deps torchvision==0.28.0 torchmetrics pytorchcv avalanche-lib==0.6.0
-    PYTHONPATH=src python benchmarks/avalanche_peer.py --device cpu --steps 60
+    PYTHONPATH=src python -m reprise bench --device cpu
 
 Take the torchvision that goes with the torch at hand: 0.28 with 2.13, 0.26 with 2.11. Its wheel is built for
 CUDA, so beside a CPU build of torch its C++ extension does not load, and `import torchvision` stops at the
@@ -18,33 +18,31 @@ never those operators, so `prepare_import` declares their names, without kernels
 A timed step is what a user of Avalanche pays for: 10 current and 5 remembered images drawn by Avalanche's
 loader from tensors in memory, one joint forward pass, the backward pass and a plain SGD update. The peer runs
 lean, with no metric, logger or transform and no unit masking in its heads: each would only add to its time.
+Avalanche is imported inside functions only: the package does not need it.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import json
+import importlib.metadata
 import random
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from reprise.models.encoders import build_encoder
 
 CLASSES_PER_TASK = 5
-FEATURES = 160
 IMAGE = (3, 32, 32)
 LEARNING_RATE = 0.03
 FIRST_TASK_IMAGES = 200
@@ -84,14 +82,28 @@ def prepare_import() -> None:
 def available() -> str | None:
     """None if Avalanche can be imported, else one sentence saying why it cannot."""
     if find_spec("avalanche") is None:
-        return "Avalanche is not installed; benchmarks/avalanche_peer.py says how to install it."
+        return "Avalanche is not installed; src/reprise/peers.py says how to install it."
     try:
         with _quiet():
             prepare_import()
             importlib.import_module("avalanche.training")
-    except (ImportError, RuntimeError) as error:
-        return f"Avalanche is installed but cannot be imported: {error}."
+    except (
+        ImportError,
+        RuntimeError,
+        AttributeError,
+        TypeError,
+        ValueError,
+    ) as error:  # as versions drift apart
+        return f"Avalanche is installed but cannot be imported: {' '.join(str(error).split()).rstrip('.')}."
     return None
+
+
+def version() -> str:
+    """The installed Avalanche's version; unknown where only its folder is on the path."""
+    try:
+        return importlib.metadata.version("avalanche-lib")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
 
 
 @contextmanager
@@ -117,12 +129,14 @@ class _Clock:
     """An Avalanche plugin that stamps the start and the end of each iteration of the second experience.
 
     It must be the first plugin: A-GEM computes its reference gradient in `before_training_iteration`, and the
-    step includes that. After each iteration it calls `between`, whose time is in no iteration.
+    step includes that. After each iteration it calls `between`, whose time is in no iteration. Without
+    `synchronise` the stamps do not wait for a GPU, which then works as far ahead as Avalanche lets it.
     """
 
     device: torch.device
     images: int
     between: Callable[[], object] | None
+    synchronise: bool = True
     started: list[float] = field(default_factory=list)
     finished: list[float] = field(default_factory=list)
     resumed: list[float] = field(default_factory=list)
@@ -149,7 +163,7 @@ class _Clock:
         )
 
     def _now(self) -> float:
-        if self.device.type == "cuda":
+        if self.synchronise and self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
 
@@ -179,15 +193,41 @@ def _two_tasks(images_in_second: int) -> list[Any]:
     return list(with_classes_timeline(benchmark).train_stream)
 
 
+def own_encoder() -> nn.Module:
+    """Avalanche's reduced ResNet-18, the network its users train: the same layers and 160 features as ours."""
+    from avalanche.models import SlimResNet18
+
+    encoder = SlimResNet18(nclasses=1, nf=20)
+    encoder.linear = nn.Identity()
+    return encoder
+
+
+def encoder_like(name: str) -> Callable[[], nn.Module]:
+    """What the peer trains beside our encoder of this name: its own where it has one, else ours, maps averaged."""
+    if name == "resnet18-reduced":
+        return own_encoder
+    return lambda: nn.Sequential(build_encoder(name), _Averaged())
+
+
+class _Averaged(nn.Module):
+    """Features [n, d] of vectors or maps."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features.flatten(2).mean(2) if features.dim() > 2 else features
+
+
 def _multi_head(encoder: nn.Module) -> nn.Module:
     """The encoder under Avalanche's multi-head classifier, put together as in Avalanche's `MTSimpleMLP`."""
     from avalanche.models import MultiHeadClassifier, MultiTaskModule
 
+    with torch.no_grad():
+        features = encoder.eval()(torch.rand(1, *IMAGE)).shape[1]
+
     class MultiHeadModel(MultiTaskModule):
         def __init__(self) -> None:
             super().__init__()
-            self.encoder = encoder
-            self.classifier = MultiHeadClassifier(FEATURES, CLASSES_PER_TASK, masking=False)
+            self.encoder = encoder.train()
+            self.classifier = MultiHeadClassifier(features, CLASSES_PER_TASK, masking=False)
 
         def forward(self, x: Tensor, task_labels: Tensor) -> Tensor:
             return self.classifier(self.encoder(x), task_labels)
@@ -205,6 +245,7 @@ def _step_times(
     current: int,
     seed: int,
     between: Callable[[], object] | None,
+    synchronise: bool,
 ) -> StepTimes:
     """Train two experiences with SGD and one plugin; the second, with the memory in use, is the one timed."""
     if warmup < 1:
@@ -214,7 +255,7 @@ def _step_times(
 
     random.seed(seed)
     torch.manual_seed(seed)
-    clock = _Clock(torch.device(device), images_per_step, between)
+    clock = _Clock(torch.device(device), images_per_step, between, synchronise)
     model = _multi_head(encoder()).to(clock.device)
     strategy = Naive(
         model=model,
@@ -240,19 +281,23 @@ def er_step_times(
     replay: int = 5,
     seed: int = 0,
     between: Callable[[], object] | None = None,
+    synchronise: bool = True,
 ) -> StepTimes:
     """Both times of each experience-replay step after `warmup` steps; the global random state is reseeded.
 
-    `encoder` builds the module that maps images to [n, 160] features. `between` is called off the clock after
+    `encoder` builds the module that maps images to features [n, d]. `between` is called off the clock after
     each iteration, the warm-up included: on a noisy machine the other side takes its steps there, so that both
-    meet the same noise.
+    meet the same noise. Who keeps time there may do without the clock's own `synchronise`.
     """
     with _quiet():
         prepare_import()
         from avalanche.training.plugins import ReplayPlugin
 
         plugin = ReplayPlugin(REPLAY_MEMORY, batch_size=current, batch_size_mem=replay)
-        return _step_times(plugin, current + replay, device, encoder, steps, warmup, current, seed, between)
+        images = current + replay
+        return _step_times(
+            plugin, images, device, encoder, steps, warmup, current, seed, between, synchronise
+        )
 
 
 def agem_step_times(
@@ -264,6 +309,7 @@ def agem_step_times(
     replay: int = 5,
     seed: int = 0,
     between: Callable[[], object] | None = None,
+    synchronise: bool = True,
 ) -> StepTimes:
     """Both times of each A-GEM step, as `er_step_times`; `replay` images give the reference gradient."""
     with _quiet():
@@ -271,29 +317,13 @@ def agem_step_times(
         from avalanche.training.plugins import AGEMPlugin
 
         plugin = AGEMPlugin(patterns_per_experience=AGEM_PATTERNS, sample_size=replay)
-        return _step_times(plugin, current, device, encoder, steps, warmup, current, seed, between)
+        return _step_times(
+            plugin, current, device, encoder, steps, warmup, current, seed, between, synchronise
+        )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Median step times of Avalanche's ER and A-GEM, as JSON.")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--warmup", type=int, default=10)
-    parser.add_argument("--threads", type=int, help="CPU threads for torch; by default its own choice")
-    arguments = parser.parse_args()
-    reason = available()
-    if reason is not None:
-        raise SystemExit(reason)
-    if arguments.threads is not None:
-        torch.set_num_threads(arguments.threads)
-
-    from reprise.models.encoders import ReducedResNet18
-
-    options = (arguments.device, ReducedResNet18, arguments.steps, arguments.warmup)
-    medians = {"er": er_step_times(*options).medians(), "agem": agem_step_times(*options).medians()}
-    report = {"device": arguments.device, "steps": arguments.steps, "median_seconds": medians}
-    print(json.dumps(report, indent=2))
-
-
-if __name__ == "__main__":
-    main()
+PEERS: dict[str, tuple[str, Callable[..., StepTimes]]] = {
+    "avalanche-er": ("er", er_step_times),
+    "avalanche-agem": ("agem", agem_step_times),
+}
+"""Mode in the benchmark -> the method's name with us, and what times its steps."""
