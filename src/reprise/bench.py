@@ -30,7 +30,7 @@ from reprise.errors import Diverged, InputError
 from reprise.ledger import settle
 from reprise.results import environment, write_json
 from reprise.runner import pick_device, set_arithmetic, stream_of
-from reprise.stepper import WARM_UP, GraphStepper, Stepper, make_stepper
+from reprise.stepper import WARM_UP, GraphStepper, Stepper
 from reprise.streams import CIFAR_MEAN, CIFAR_STD, STREAMS
 from reprise.streams.files import Images
 from reprise.streams.split import Pool, make_pool
@@ -47,6 +47,9 @@ GPU_STEPS, CPU_STEPS = 200, 20
 PRECISIONS: tuple[str, ...] = typing.get_args(typing.get_type_hints(Experiment)["precision"])
 PEER_PRECISIONS = ("float32", "tf32")
 """What a peer computes in without a change to its code."""
+
+LANE_MODES = ("lanes", "lanes-plain")
+"""Lanes as runs have them (on a GPU by our kernels, where the precision allows), and by torch's own operators."""
 
 Row = dict[str, Any]
 MEASURED = ("ms_per_step", "ms_per_lane_step", "peak_memory_bytes", "warm_up_seconds", "steps", "spread")
@@ -187,7 +190,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        return f"{self.mode}{f' of {self.lanes}' if self.mode == 'lanes' else ''}, {self.precision}"
+        return f"{self.mode}{f' of {self.lanes}' if self.mode in LANE_MODES else ''}, {self.precision}"
 
 
 def make_cases(bench: Bench) -> list[Case]:
@@ -195,6 +198,8 @@ def make_cases(bench: Bench) -> list[Case]:
     pool, place = random_pool(), bench.place
     drives = [("eager", 1), *([("graph", 1)] if place.type == "cuda" else [])]
     drives += [("lanes", lanes) for lanes in bench.groups]
+    if place.type == "cuda":
+        drives += [("lanes-plain", lanes) for lanes in bench.groups]
     cases = []
     for precision in bench.precisions:
         given = {"encoder": bench.encoder, "precision": precision, "steps": bench.warmup + bench.timed}
@@ -228,12 +233,12 @@ def _take_our_steps(
     mode: str, lanes: int, experiment: Experiment, pool: Pool, place: torch.device, watch: Stopwatch
 ) -> None:
     cells = [Cell(experiment, seed, stream_of(experiment, seed, pool)) for seed in range(lanes)]
-    trainer = Trainer(cells, place, stacked=mode == "lanes")
+    trainer = Trainer(cells, place, stacked=mode in LANE_MODES, kernels=False if mode != "lanes" else None)
     feed = trainer.skip_to(min(1, len(trainer.phases) - 1))  # tasks learned together are one phase
     if mode == "eager":
         stepper = Stepper(trainer.method, trainer.engine, feed, 0)
     else:
-        stepper = make_stepper(trainer.method, trainer.engine, feed, experiment.optimizer)
+        stepper = trainer.steppers.stepper(feed)
     if mode == "graph" and not isinstance(stepper, GraphStepper):
         raise InputError(f"the steps of {experiment.method_name} are not all alike and cannot be one graph.")
     assert experiment.steps is not None

@@ -156,11 +156,15 @@ class Engine(ABC):
 
     def batches(self, examples: Examples, task: int, size: int = 250) -> Iterator[Batch]:
         """All examples of a task, a chunk at a time."""
+        return (self.reader.batch(columns, task) for columns in self.chunks(examples, size))
+
+    def chunks(self, examples: Examples, size: int) -> Iterator[Tree]:
+        """The columns of all examples, as stored, a chunk at a time."""
         for start in range(0, len(examples), size):
             index = torch.arange(start, min(start + size, len(examples)), device=examples.rows.device)
             if self.stacked:
                 index = index.expand(self.lanes, -1)
-            yield self.reader.batch(examples.take(index), task)
+            yield examples.take(index)
 
     def apply(self, grads: Tree) -> None:
         """One optimizer step; a parameter without gradient does not move."""
@@ -168,7 +172,11 @@ class Engine(ABC):
             grads = self.lift(clip_by_norm(self.clip))(grads)
         grads = self._scaled(grads)
         for name, param in self.params.items():
-            param.grad = grads.get(name)
+            grad = grads.get(name)
+            if grad is not None and grad.stride() != param.stride():
+                # One gradient laid out otherwise, and the optimizer steps every tensor in a kernel of its own.
+                grad = torch.empty_like(param).copy_(grad)
+            param.grad = grad
         self.optimizer.step()
 
     def _scaled(self, grads: Tree) -> Tree:

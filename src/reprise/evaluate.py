@@ -1,8 +1,12 @@
-"""Evaluation: test loss and accuracy of tasks, all lanes at once, one transfer to the host."""
+"""Evaluation: test loss and accuracy of tasks, all lanes at once, one transfer to the host.
+
+A study forwards more images to evaluate than to train. On a GPU the pass over a chunk is captured once and replayed
+for every chunk of its form.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -10,6 +14,7 @@ from torch import Tensor
 from reprise.engine import Engine
 from reprise.examples import Examples
 from reprise.memory import Memory
+from reprise.types import Tree
 
 Scores = list[list[tuple[float, float | None]]]
 """By lane, by task: test loss, and accuracy where the task has one."""
@@ -18,20 +23,64 @@ CHUNK = {"cuda": 12_500, "cpu": 250}
 """Images forwarded at once, over all lanes."""
 
 
-def evaluate(
-    engine: Engine, tests: Sequence[Examples], tasks: Sequence[int], memory: Memory | None
-) -> Scores:
-    sums = torch.stack([_sums(engine, tests[task], task, memory) for task in tasks])
-    table = sums.double().cpu().numpy().reshape(len(sums), -1, 4)
-    return [
-        [(float(s[0] / s[1]), float(s[2] / s[3]) if s[3] else None) for s in table[:, lane]]
-        for lane in range(engine.lanes)
-    ]
+class Evaluator:
+    """Scores tasks by their test examples. `tests` has each task's, `memory` what a method's answer may look at."""
+
+    def __init__(self, engine: Engine, tests: Sequence[Examples], memory: Memory | None) -> None:
+        self.engine, self.tests, self.memory = engine, tests, memory
+        self._passes: dict[object, _Pass] = {}
+        self._pool: tuple[int, int] | None = None
+
+    def scores(self, tasks: Sequence[int]) -> Scores:
+        sums = torch.stack([self._sums(task) for task in tasks])
+        table = sums.double().cpu().numpy().reshape(len(sums), -1, 4)
+        return [
+            [(float(s[0] / s[1]), float(s[2] / s[3]) if s[3] else None) for s in table[:, lane]]
+            for lane in range(self.engine.lanes)
+        ]
+
+    def _sums(self, task: int) -> Tensor:
+        """[4] or [lanes, 4]: the sums of `Method.score` over all test examples of a task."""
+        test = self.tests[task]
+        columns = self.memory.columns(task) if self.memory is not None else {}
+        size = max(1, min(1000, CHUNK[test.rows.device.type] // self.engine.lanes))
+        chunks = self.engine.chunks(test, size)
+        if not test.rows.is_cuda:
+            parts = [self._score(chunk, task, columns) for chunk in chunks]
+        else:
+            parts = [self._replayed(chunk, task, columns) for chunk in chunks]
+        return torch.stack(parts).sum(0)
+
+    def _score(self, columns: Tree, task: int, memory: Tree) -> Tensor:
+        engine = self.engine
+        return engine.compute(engine.method.score, engine.reader.batch(columns, task), memory)
+
+    def _replayed(self, columns: Tree, task: int, memory: Tree) -> Tensor:
+        """The same by the captured pass of its form; examples of one shape have the task among their columns."""
+        head = None if self.engine.reader.shared_head else task
+        key = head, tuple((name, column.shape, column.dtype) for name, column in columns.items())
+        if key not in self._passes:
+            # Passes never run side by side, so they may use the same memory.
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            self._passes[key] = _Pass(lambda given: self._score(given, task, memory), columns, self._pool)
+        return self._passes[key](columns)
 
 
-def _sums(engine: Engine, test: Examples, task: int, memory: Memory | None) -> Tensor:
-    """[4] or [lanes, 4]: the sums of `Method.score` over all test examples of a task."""
-    columns = memory.columns(task) if memory is not None else {}
-    size = max(1, min(1000, CHUNK[test.rows.device.type] // engine.lanes))
-    parts = [engine.compute(engine.method.score, b, columns) for b in engine.batches(test, task, size)]
-    return torch.stack(parts).sum(0)
+class _Pass:
+    """A function of a tree as a CUDA graph: the tree is copied to where the graph reads it."""
+
+    def __init__(self, fn: Callable[[Tree], Tensor], columns: Tree, pool: tuple[int, int]) -> None:
+        self._columns = {name: column.clone() for name, column in columns.items()}
+        self._graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            fn(self._columns)  # whatever is made at the first call is made before the capture
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.cuda.graph(self._graph, pool, stream):
+            self._found = fn(self._columns)
+
+    def __call__(self, columns: Tree) -> Tensor:
+        for name, column in columns.items():
+            self._columns[name].copy_(column)
+        self._graph.replay()
+        return self._found.clone()

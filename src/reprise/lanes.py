@@ -104,4 +104,6 @@ class Lanes(Engine):
 
 def _channels_last(filters: Tensor) -> Tensor:
     """Stacked filters [lanes, o, c, h, w], held as the kernels read them."""
-    return filters.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
+    lanes, outputs, inputs, height, width = filters.shape
+    held = filters.new_empty(lanes, outputs, height, width, inputs).permute(0, 1, 4, 2, 3)
+    return held.copy_(filters)

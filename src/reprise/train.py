@@ -14,7 +14,7 @@ from torch import Tensor
 from reprise.build import Cell, fast_lanes, join_phases, join_tests, make_engine, under_one_method
 from reprise.cost import measure_cost
 from reprise.errors import Diverged
-from reprise.evaluate import Scores, evaluate
+from reprise.evaluate import Evaluator, Scores
 from reprise.feed import Feed
 from reprise.ledger import bytes_kept, make_memory, make_reader, model_bytes, quota_of
 from reprise.plan import Draws, Plan, draw_order, draw_plan, draw_reservoir_replay
@@ -93,6 +93,7 @@ class Trainer:
         )
         if self.memory is not None:
             self.memory.replays_current = self.needs.current_task
+        self.evaluator = Evaluator(self.engine, self.tests, self.memory)
         self.outcomes = [Outcome(bytes=self._ledger(lane)) for lane in range(len(cells))]
         self.cursor = Cursor()
         self.spent = {"train": 0.0, "end_task": 0.0, "evaluate": 0.0}
@@ -205,7 +206,7 @@ class Trainer:
 
     # ---- what is written down
     def _evaluate(self, tasks: Sequence[int]) -> Scores:
-        return self._timed("evaluate", evaluate, self.engine, self.tests, tasks, self.memory)
+        return self._timed("evaluate", self.evaluator.scores, tasks)
 
     def _append_row(self, scores: Scores, unseen: int) -> None:
         for outcome, row in zip(self.outcomes, scores, strict=True):

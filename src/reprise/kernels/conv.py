@@ -18,6 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from reprise.kernels.tiles import Tiles, fitting, tiles_for
+
 # ruff: noqa: N803, N806 (constants of a kernel are upper case, as Triton's own documents have it)
 
 
@@ -299,21 +301,24 @@ def _lines(
     top = tl.load(filters, mask=known, other=0.0).to(OPERANDS)
     middle = tl.load(filters + w_row, mask=known, other=0.0).to(OPERANDS)
     bottom = tl.load(filters + 2 * w_row, mask=known, other=0.0).to(OPERANDS)
-    target = y + ((lane * (spots // WIDTH) + image) * HEIGHT * WIDTH + left + 1)[:, None] * OUTPUTS + o[None, :]
+    target = (
+        y + ((lane * (spots // WIDTH) + image) * HEIGHT * WIDTH + left + 1)[:, None] * OUTPUTS + o[None, :]
+    )
     written = (p < spots)[:, None] & (o < OUTPUTS)[None, :]
     above = tl.zeros((BLOCK_P, BLOCK_O), dtype=SUMS)
     level = tl.zeros((BLOCK_P, BLOCK_O), dtype=SUMS)
     for step in range(-1, span + 1):
         line = first + step
-        inside = (line >= 0) & (line < HEIGHT)
-        a = tl.load(patch + line * x_row, mask=seen & inside, other=0.0).to(OPERANDS)
+        spread = line + 0 * p  # one number a spot: the interpreter spoils a mask that is a single truth
+        inside = (spread >= 0) & (spread < HEIGHT)
+        a = tl.load(patch + line * x_row, mask=seen & inside[:, None], other=0.0).to(OPERANDS)
         done = tl.dot(a, bottom, above, input_precision=PRECISION, out_dtype=SUMS)
         above = tl.dot(a, middle, level, input_precision=PRECISION, out_dtype=SUMS)
         level = tl.dot(a, top, input_precision=PRECISION, out_dtype=SUMS)
         tl.store(
             target + (line - 1) * WIDTH * OUTPUTS,
             done.to(y.dtype.element_ty),
-            mask=written & (line > first) & (line <= last),
+            mask=written & ((spread > first) & (spread <= last))[:, None],
         )
 
 
@@ -363,19 +368,25 @@ def _line_filters(
     here = left[:, None] + column[None, :]
     seen = (p < spots)[:, None] & (here >= 0) & (here < WIDTH) & (at < WIDE)[None, :]
     patch = (x + lane * x_lane + image * x_image + left * x_column)[:, None] + offset[None, :]
-    source = g + ((lane * (spots // WIDTH) + image) * HEIGHT * WIDTH + left + 1)[:, None] * OUTPUTS + o[None, :]
+    source = (
+        g + ((lane * (spots // WIDTH) + image) * HEIGHT * WIDTH + left + 1)[:, None] * OUTPUTS + o[None, :]
+    )
     known = (p < spots)[:, None] & (o < OUTPUTS)[None, :]
-    above = tl.load(source + (first - 1) * WIDTH * OUTPUTS, mask=known & (first > 0), other=0.0).to(OPERANDS)
+    above = tl.load(
+        source + (first - 1) * WIDTH * OUTPUTS, mask=known & (first + 0 * p > 0)[:, None], other=0.0
+    ).to(OPERANDS)
     level = tl.load(source + first * WIDTH * OUTPUTS, mask=known, other=0.0).to(OPERANDS)
     top = tl.zeros((BLOCK_K, BLOCK_O), dtype=SUMS)
     middle = tl.zeros((BLOCK_K, BLOCK_O), dtype=SUMS)
     bottom = tl.zeros((BLOCK_K, BLOCK_O), dtype=SUMS)
     for step in range(0, span):
         line = first + step
+        spread = line + 0 * p
         below = tl.load(
-            source + (line + 1) * WIDTH * OUTPUTS, mask=known & (line + 1 < HEIGHT), other=0.0
+            source + (line + 1) * WIDTH * OUTPUTS, mask=known & (spread + 1 < HEIGHT)[:, None], other=0.0
         ).to(OPERANDS)
-        a = tl.trans(tl.load(patch + line * x_row, mask=seen & (line < last), other=0.0).to(OPERANDS))
+        a = tl.load(patch + line * x_row, mask=seen & (spread < last)[:, None], other=0.0).to(OPERANDS)
+        a = tl.trans(a)
         top = tl.dot(a, below, top, input_precision=PRECISION, out_dtype=SUMS)
         middle = tl.dot(a, level, middle, input_precision=PRECISION, out_dtype=SUMS)
         bottom = tl.dot(a, above, bottom, input_precision=PRECISION, out_dtype=SUMS)
@@ -446,41 +457,33 @@ class Shape:
         }
 
 
-@dataclass(frozen=True)
-class Tiles:
-    """How a kernel cuts its work: pixels, channels of the result, length of a partial product; warps, stages.
-
-    span  lines of an image that a program walks down; 0 where it does not walk
-    """
-
-    pixels: int
-    channels: int
-    depth: int
-    warps: int = 4
-    stages: int = 3
-    span: int = 0
-
-
-def product_tiles(s: Shape, dtype: torch.dtype) -> Tiles:
-    """For the convolution itself, and for the gradient at the input of one without stride."""
+def product_tiles(s: Shape, dtype: torch.dtype, device: torch.device, back: bool = False) -> Tiles:
+    """For the convolution itself, and for the gradient at the input of one without stride (`back`)."""
     wide = s.columns * s.inputs
-    if s.walks:
-        return Tiles(64, min(64, _fitting(s.outputs)), _fitting(wide), 4, 2, 16)
-    return Tiles(128, min(128, _fitting(s.outputs)), min(32, _fitting(wide)), 4, 3)
+    rule = Tiles(64, min(64, fitting(s.outputs)), min(32, fitting(wide)), 4, 2)
+    if s.walks and wide <= 64:
+        rule = Tiles(64, min(32, fitting(s.outputs)), fitting(wide), 4, 2, s.height)
+    kind, layer = ("input", (s.outputs, s.inputs)) if back else ("forward", (s.inputs, s.outputs))
+    return tiles_for(kind, (*layer, s.rows, s.stride), rule, dtype, device)
 
 
-def spread_tiles(s: Shape, dtype: torch.dtype) -> Tiles:
+def spread_tiles(s: Shape, dtype: torch.dtype, device: torch.device) -> Tiles:
     """For the gradient at the input of a strided convolution."""
-    return Tiles(128, min(64, _fitting(s.inputs)), min(32, _fitting(s.outputs)), 4, 3)
+    rule = Tiles(64, min(64, fitting(s.inputs)), min(32, fitting(s.outputs)), 4, 2)
+    return tiles_for("input", (s.inputs, s.outputs, s.rows, s.stride), rule, dtype, device)
 
 
-def filter_tiles(s: Shape, dtype: torch.dtype) -> Tiles:
+def filter_tiles(s: Shape, dtype: torch.dtype, device: torch.device) -> Tiles:
     """For the gradient at the filters."""
     wide = s.columns * s.inputs
-    if s.walks:
-        return Tiles(64, min(64, _fitting(s.outputs)), _fitting(wide), 4, 2, 32)
-    return Tiles(32, min(64, _fitting(s.outputs)), min(64, _fitting(wide)), 4, 3)
+    rule = Tiles(32, min(64, fitting(s.outputs)), min(64, fitting(wide)), 4, 2)
+    if s.walks and wide <= 64:
+        rule = Tiles(64, min(32, fitting(s.outputs)), fitting(wide), 4, 2, s.height)
+    return tiles_for("filters", (s.inputs, s.outputs, s.rows, s.stride), rule, dtype, device)
 
+
+ENOUGH_PROGRAMS = 256
+"""Two for each multiprocessor of a large GPU."""
 
 FILTER_PIXELS = 2048
 """Pixels a program sums over for the filters' gradient, where it does not walk."""
@@ -497,7 +500,7 @@ def backward_input(g: Tensor, x: Tensor, w: Tensor, stride: int, pad: int) -> Te
     if stride == 1:
         # A convolution of the gradient with the filters turned by half a circle, inputs and outputs exchanged.
         lane, out, into, row, column = w.stride()
-        back = replace(
+        turned_shape = replace(
             s,
             inputs=s.outputs,
             outputs=s.inputs,
@@ -506,9 +509,9 @@ def backward_input(g: Tensor, x: Tensor, w: Tensor, stride: int, pad: int) -> Te
             pad=s.rows - 1 - pad,
         )
         turned = (s.rows - 1) * row + (s.columns - 1) * column
-        return _multiply(g, w, back, x.dtype, (lane, into, out, -row, -column), turned)
+        return _multiply(g, w, turned_shape, x.dtype, (lane, into, out, -row, -column), turned, back=True)
     dx, view = _images(s.lanes, s.images, s.inputs, s.height, s.width, x.device, x.dtype)
-    t = spread_tiles(s, g.dtype)
+    t = spread_tiles(s, g.dtype, g.device)
     lines, spots = -(-s.height // stride), -(-s.width // stride)
     grid = (
         triton.cdiv(s.images * lines * spots, t.pixels) * triton.cdiv(s.inputs, t.channels),
@@ -522,7 +525,7 @@ def backward_input(g: Tensor, x: Tensor, w: Tensor, stride: int, pad: int) -> Te
 def backward_filters(g: Tensor, x: Tensor, w: Tensor, stride: int, pad: int) -> Tensor:
     """The gradient at the filters in float32 (float64), laid out like them when those are channels-last."""
     s = Shape.of(x, w, stride, pad)
-    t = filter_tiles(s, g.dtype)
+    t = filter_tiles(s, g.dtype, g.device)
     dtype = torch.float64 if g.dtype == torch.float64 else torch.float32
     tiles = triton.cdiv(s.outputs, t.channels)
     source = (*_strides(x),)
@@ -549,17 +552,27 @@ def backward_filters(g: Tensor, x: Tensor, w: Tensor, stride: int, pad: int) -> 
 
 
 def _multiply(
-    x: Tensor, w: Tensor, s: Shape, dtype: torch.dtype, w_strides: tuple[int, ...], w_offset: int
+    x: Tensor,
+    w: Tensor,
+    s: Shape,
+    dtype: torch.dtype,
+    w_strides: tuple[int, ...],
+    w_offset: int,
+    back: bool = False,
 ) -> Tensor:
     y, view = _images(s.lanes, s.images, s.outputs, s.out_height, s.out_width, x.device, dtype)
-    t = product_tiles(s, dtype)
+    t = product_tiles(s, dtype, x.device, back)
     tiles = triton.cdiv(s.outputs, t.channels)
     start = w.detach().as_strided((1,), (1,), w.storage_offset() + w_offset)
     if t.span:
         spots = s.images * s.width
-        grid = (triton.cdiv(spots, t.pixels) * tiles, s.lanes, triton.cdiv(s.height, t.span))
-        _lines[grid](
-            x, start, y, spots, t.span, *_strides(x), *w_strides, **s.line_constants(), RUN=_is_run(x), **_blocks(t),
+        groups = triton.cdiv(spots, t.pixels) * tiles
+        # Few lanes: shorter walks make more programs. The sums of a line stay what they are.
+        span = t.span
+        while span > 8 and groups * s.lanes * triton.cdiv(s.height, span) < ENOUGH_PROGRAMS:
+            span //= 2
+        _lines[(groups, s.lanes, triton.cdiv(s.height, span))](
+            x, start, y, spots, span, *_strides(x), *w_strides, **s.line_constants(), RUN=_is_run(x), **_blocks(t),
             **_arithmetic(dtype),
         )  # fmt: skip
     else:
@@ -605,11 +618,6 @@ def _is_run(x: Tensor) -> bool:
 
 def _is_dense_run(x: Tensor) -> bool:
     return x.permute(0, 1, 3, 4, 2).is_contiguous()
-
-
-def _fitting(size: int) -> int:
-    """The power of two that holds `size`, at least the 16 a matrix unit takes."""
-    return max(16, triton.next_power_of_2(size))
 
 
 _TYPES = {torch.float32: tl.float32, torch.float64: tl.float64, torch.bfloat16: tl.bfloat16}

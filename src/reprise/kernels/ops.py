@@ -115,16 +115,16 @@ class _StackedNorm(torch.autograd.Function):
         plus = None if plus is None else channels_last(plus)
         running = None if mean is None or var is None else (mean, var)
         y, batch_mean, inverse = norm_kernels.normalise(x, plus, weight, bias, running, momentum, eps, relu)
-        ctx.save_for_backward(x, y if relu else None, batch_mean, inverse, weight)
+        ctx.save_for_backward(x, y if relu and plus is not None else None, batch_mean, inverse, weight, bias)
         ctx.relu, ctx.plus = relu, plus is not None
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        x, y, mean, inverse, weight = ctx.saved_tensors
+        x, y, mean, inverse, weight, bias = ctx.saved_tensors
         grads = norm_kernels.gradients(
-            channels_last(g), x, x if y is None else y, mean, inverse, weight, ctx.relu, ctx.plus
+            channels_last(g), x, y, mean, inverse, weight, bias, ctx.relu, ctx.plus
         )
         return *grads, *[None] * 5
 
