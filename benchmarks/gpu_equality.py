@@ -1,67 +1,130 @@
-"""On a GPU: stacked lanes, captured as a CUDA graph, against single runs; float64, Split-CIFAR shapes.
+"""On a GPU: stacked lanes, captured as a CUDA graph, against single runs, for every method; Split-CIFAR shapes.
 
-python benchmarks/gpu_equality.py --data DIR [--device cuda]
+    python benchmarks/gpu_equality.py --out DIR [--device cuda]
+
+float64    lanes of different seeds and settings (ER and CAR also as one mixed group) against single runs driven step
+           by step, after a short and a longer training: rounding differs, and training amplifies it
+kernels    our kernels in float64 and float32 against torch's operators in float64, after the short training
+company    tf32 and bf16: a run alone, and the same run among other lanes, bit for bit
+
+Images are random. Writes equality.json and prints a table.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from reprise.bench import random_pool
 from reprise.build import Cell
 from reprise.config import make_experiment
 from reprise.ledger import settle
-from reprise.runner import load_pool, stream_of
+from reprise.methods import METHODS
+from reprise.results import environment
+from reprise.runner import set_arithmetic, stream_of
 from reprise.streams import STREAMS
 from reprise.train import Trainer
 
-CASES = {
+STREAM = "split-cifar"
+POOL = random_pool()
+SETTINGS: dict[str, list[dict[str, Any]]] = {
     "sgd": [{}, {"lr": 0.01}],
     "er": [{}, {"m_per_class": 5}, {"lam": 0.5}],
     "car": [{}, {"m_per_class": 5}, {"lam_fm": 1.0}],
-    "multitask": [{}, {}],
 }
+"""What lanes of a group may differ in; methods not named here run twice as they are."""
+SHORT, LONG = {"tasks": 2, "steps": 6}, {"tasks": 3, "steps": 8}
+
+
+def cell(method: str, seed: int, **fields: Any) -> Cell:
+    experiment = make_experiment(STREAM, method, fields, STREAMS[STREAM].protocol)
+    stream = stream_of(experiment, seed, POOL)
+    return Cell(settle(experiment, stream), seed, stream)
+
+
+def group(method: str, **fields: Any) -> list[Cell]:
+    if method == "er + car":
+        return [cell("er", 0, **fields), cell("car", 1, **fields), cell("er", 2, lam=0.5, **fields)]
+    return [cell(method, seed, **fields, **own) for seed, own in enumerate(SETTINGS.get(method, [{}, {}]))]
+
+
+def trained(cells: list[Cell], device: torch.device, stacked: bool, kernels: bool = False) -> Trainer:
+    set_arithmetic(cells[0].experiment.precision)
+    trainer = Trainer(cells, device, stacked=stacked, kernels=kernels)
+    trainer.run()
+    return trainer
+
+
+def furthest(lanes: Trainer, lane: int, other: Trainer, other_lane: int | None) -> float:
+    """The largest difference of a parameter or statistic between a lane and another run."""
+    theirs = other.engine.params | other.engine.buffers
+    worst = 0.0
+    for name, value in (lanes.engine.params | lanes.engine.buffers).items():
+        twin = theirs[name] if other_lane is None else theirs[name][other_lane]
+        worst = max(worst, (value[lane].double() - twin.double()).abs().max().item())
+    return worst
+
+
+def against_single(method: str, device: torch.device, length: dict[str, int]) -> float:
+    cells = group(method, precision="float64", **length)
+    lanes = trained(cells, device, stacked=True)
+    return max(furthest(lanes, i, trained([one], device, stacked=False), None) for i, one in enumerate(cells))
+
+
+def kernels_against_plain(method: str, device: torch.device, precision: str) -> float:
+    exact = trained(group(method, precision="float64", **SHORT), device, stacked=True)
+    fast = trained(group(method, precision=precision, **SHORT), device, stacked=True, kernels=True)
+    return max(furthest(fast, lane, exact, lane) for lane in range(len(fast.cells)))
+
+
+def in_company(method: str, device: torch.device, precision: str) -> float:
+    cells = [cell(method, seed, precision=precision, **LONG) for seed in range(9)]
+    many = trained(cells, device, stacked=True, kernels=True)
+    return max(
+        furthest(many, lane, trained([cells[lane]], device, stacked=True, kernels=True), 0) for lane in (0, 8)
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=None)
-    parser.add_argument("--stream", default="split-cifar")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--only", default="", help="checks whose name has these words")
+    parser.add_argument("--methods", default=",".join(METHODS))
     options = parser.parse_args()
-    device = torch.device(options.device)
-    pool = load_pool(options.stream, options.data)
-    for method, settings in CASES.items():
-        cells = []
-        for seed, extra in enumerate(settings):
-            given = {"precision": "float64", "tasks": 3, "steps": 8, **extra}
-            experiment = make_experiment(options.stream, method, given, STREAMS[options.stream].protocol)
-            stream = stream_of(experiment, seed, pool)
-            cells.append(Cell(settle(experiment, stream), seed, stream))
-        started = time.perf_counter()
-        lanes = Trainer(cells, device, stacked=True)
-        lanes.run()
-        worst = 0.0
-        for lane, cell in enumerate(cells):
-            single = Trainer([cell], device, stacked=False)
-            single.run()
-            for name, value in [*single.engine.params.items(), *single.engine.buffers.items()]:
-                stacked = lanes.engine.params | lanes.engine.buffers
-                worst = max(worst, (stacked[name][lane].double() - value.double()).abs().max().item())
-        print(
-            json.dumps(
-                {
-                    "method": method,
-                    "lanes": len(cells),
-                    "worst": worst,
-                    "seconds": time.perf_counter() - started,
-                }
-            )
-        )
+    device, rows = torch.device(options.device), []
+
+    methods = options.methods.split(",")
+
+    def note(check: str, method: str, fn: Any, *arguments: Any) -> None:
+        if options.only not in check:
+            return
+        try:
+            row = {"check": check, "method": method, "furthest": fn(method, device, *arguments)}
+        except Exception as error:  # noqa: BLE001 (one check that fails must not hide the others)
+            row = {"check": check, "method": method, "error": f"{type(error).__name__}: {str(error)[:200]}"}
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+        content = {"rows": rows, "short": SHORT, "long": LONG, "environment": environment(device)}
+        (options.out / "equality.json").write_text(json.dumps(content, indent=1))
+
+    for method in methods:
+        note("float64, short: lanes against single", method, against_single, SHORT)
+    note("float64, short: lanes against single", "er + car", against_single, SHORT)
+    for method in methods:
+        note("float64, long: lanes against single", method, against_single, LONG)
+    for method in methods:
+        if device.type == "cuda":
+            note("float64, short: kernels against plain", method, kernels_against_plain, "float64")
+            note("float32, short: kernels against plain float64", method, kernels_against_plain, "float32")
+            note("tf32, long: alone against nine lanes", method, in_company, "tf32")
+            note("bf16, long: alone against nine lanes", method, in_company, "bf16")
 
 
 if __name__ == "__main__":

@@ -418,7 +418,14 @@ def test_a_gpu_has_more_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         **{"encoder": "resnet18-reduced", "steps": 200, "warmup": 20, "peers": False},
     }
     cases = make_cases(make_bench({"peers": "false", "precision": "tf32", "lanes": "1,120"}))
-    drives = [("eager", 1), ("graph", 1), ("lanes", 1), ("lanes", 120)]
+    drives = [
+        ("eager", 1),
+        ("graph", 1),
+        ("lanes", 1),
+        ("lanes", 120),
+        ("lanes-plain", 1),
+        ("lanes-plain", 120),
+    ]
     assert [(case.mode, case.lanes) for case in cases] == drives
 
 

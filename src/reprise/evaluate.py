@@ -13,6 +13,7 @@ from torch import Tensor
 
 from reprise.engine import Engine
 from reprise.examples import Examples
+from reprise.graphs import SideStream
 from reprise.memory import Memory
 from reprise.types import Tree
 
@@ -71,13 +72,11 @@ class _Pass:
 
     def __init__(self, fn: Callable[[Tree], Tensor], columns: Tree, pool: tuple[int, int]) -> None:
         self._columns = {name: column.clone() for name, column in columns.items()}
-        self._graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            fn(self._columns)  # whatever is made at the first call is made before the capture
-        torch.cuda.current_stream().wait_stream(stream)
-        with torch.cuda.graph(self._graph, pool, stream):
-            self._found = fn(self._columns)
+        side = SideStream()
+        side.run(lambda: fn(self._columns))
+        self._graph, found = side.capture(lambda: fn(self._columns), pool)
+        assert found is not None
+        self._found = found
 
     def __call__(self, columns: Tree) -> Tensor:
         for name, column in columns.items():

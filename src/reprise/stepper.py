@@ -12,6 +12,7 @@ from torch import Tensor
 
 from reprise.engine import Engine
 from reprise.feed import Feed
+from reprise.graphs import SideStream
 from reprise.method import Method
 
 WARM_UP = 3
@@ -40,7 +41,7 @@ class GraphStepper(Stepper):
         device = feed.current.device
         self._cursor = torch.full((1,), start, device=device)
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._stream = torch.cuda.Stream()
+        self._side = SideStream()
         lanes = (engine.lanes,) if engine.stacked else ()
         self._table = torch.zeros(feed.steps, *lanes, device=device)
 
@@ -52,15 +53,10 @@ class GraphStepper(Stepper):
 
     def run(self, step: int) -> None:
         if self._graph is None and step < self.start + WARM_UP:
-            self._stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._stream):
-                self._step()
-            torch.cuda.current_stream().wait_stream(self._stream)
+            self._side.run(self._step)
             return
         if self._graph is None:
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, stream=self._stream):
-                self._step()
+            self._graph, _ = self._side.capture(self._step)
         self._graph.replay()
 
     def _step(self) -> None:

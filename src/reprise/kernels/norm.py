@@ -17,8 +17,11 @@ from torch import Tensor
 
 # ruff: noqa: N803, N806 (constants of a kernel are upper case, as Triton's own documents have it)
 
-CHUNKS = 16
-"""Programs that share the pixels of a lane in the first pass."""
+CHUNKS = 64
+"""The most programs that share the pixels of a lane in the first pass."""
+TILE, FIRST_TILE = 4096, 2048
+"""Numbers a program holds at a time."""
+FIRST_WARPS = 4
 
 
 @triton.jit
@@ -42,7 +45,6 @@ def _partial_moments(
     origin = tl.load(x + lane * size + c, mask=known, other=0.0).to(SUMS)
     sums = tl.zeros((BLOCK_R, BLOCK_C), dtype=SUMS)
     squared = tl.zeros((BLOCK_R, BLOCK_C), dtype=SUMS)
-    counts = tl.zeros((BLOCK_R, BLOCK_C), dtype=SUMS)
     for first in range(0, chunk, BLOCK_R):
         at = (begin + first + tl.arange(0, BLOCK_R))[:, None] * WIDE + column[None, :]
         there = (at < size) & known[None, :]
@@ -50,8 +52,8 @@ def _partial_moments(
         away = tl.where(there, v - origin[None, :], 0.0)
         sums += away
         squared += away * away
-        counts += there.to(SUMS)
-    count = tl.maximum(tl.sum(counts, 0), 1.0)
+    rows = tl.maximum(tl.minimum((size - column + WIDE - 1) // WIDE - begin, chunk), 1)
+    count = rows.to(SUMS)
     apart = tl.sum(sums, 0) / count
     mean = origin + apart
     square = tl.maximum(tl.sum(squared, 0) - count * apart * apart, 0.0)
@@ -62,9 +64,9 @@ def _partial_moments(
 
 @triton.jit
 def _merge_moments(
-    means, squares, mean_out, inverse_out, running_mean, running_var, pixels, chunk, momentum, eps,
-    CHANNELS: tl.constexpr, RUN: tl.constexpr, CHUNKS: tl.constexpr, PARTS: tl.constexpr, TRACK: tl.constexpr,
-    BLOCK_C: tl.constexpr, SUMS: tl.constexpr,
+    means, squares, mean_out, inverse_out, running_mean, running_var, pixels, chunk,
+    MOMENTUM: tl.constexpr, EPS: tl.constexpr, CHANNELS: tl.constexpr, RUN: tl.constexpr, CHUNKS: tl.constexpr,
+    PARTS: tl.constexpr, TRACK: tl.constexpr, BLOCK_C: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
     """Each channel's mean and 1 / sqrt(variance + eps) from its parts; the running statistics move towards them."""
     lane = tl.program_id(0).to(tl.int64)
@@ -83,18 +85,18 @@ def _merge_moments(
     var = tl.sum(tl.where(known, within + apart * apart * count, 0.0), 0) / total
     at = lane * CHANNELS + c
     tl.store(mean_out + at, mean, mask=c < CHANNELS)
-    tl.store(inverse_out + at, 1.0 / tl.sqrt(var + eps), mask=c < CHANNELS)
+    tl.store(inverse_out + at, 1.0 / tl.sqrt(var + EPS), mask=c < CHANNELS)
     if TRACK:
         before = tl.load(running_mean + at, mask=c < CHANNELS, other=0.0)
-        tl.store(running_mean + at, before + momentum * (mean - before), mask=c < CHANNELS)
+        tl.store(running_mean + at, before + MOMENTUM * (mean - before), mask=c < CHANNELS)
         before = tl.load(running_var + at, mask=c < CHANNELS, other=0.0)
         unbiased = var * (total / (total - 1.0))
-        tl.store(running_var + at, before + momentum * (unbiased - before), mask=c < CHANNELS)
+        tl.store(running_var + at, before + MOMENTUM * (unbiased - before), mask=c < CHANNELS)
 
 
 @triton.jit
 def _normalise(
-    x, plus, y, mean, spread, weight, bias, pixels, eps, CHANNELS: tl.constexpr, RUN: tl.constexpr,
+    x, plus, y, mean, spread, weight, bias, pixels, EPS: tl.constexpr, CHANNELS: tl.constexpr, RUN: tl.constexpr,
     PLUS: tl.constexpr, RELU: tl.constexpr, FIXED: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
     SUMS: tl.constexpr,
 ):  # fmt: skip
@@ -107,7 +109,7 @@ def _normalise(
     middle = tl.load(mean + own, mask=known, other=0.0)
     factor = tl.load(spread + own, mask=known, other=1.0)
     if FIXED:
-        factor = 1.0 / tl.sqrt(factor + eps)
+        factor = 1.0 / tl.sqrt(factor + EPS)
     scale = tl.load(weight + own, mask=known, other=0.0) * factor
     shift = tl.load(bias + own, mask=known, other=0.0)
     row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
@@ -240,15 +242,25 @@ class Cut:
 
     @property
     def rows(self) -> int:
-        return 4096 // self.columns
+        return TILE // self.columns
 
     @property
     def runs(self) -> int:
         return triton.cdiv(self.pixels, self.run)
 
     @property
+    def first_rows(self) -> int:
+        """Rows of a tile of the first pass, which holds its sums beside it."""
+        return FIRST_TILE // self.columns
+
+    @property
     def chunk(self) -> int:
-        return triton.cdiv(triton.cdiv(self.runs, CHUNKS), self.rows) * self.rows
+        """Runs that a program of the first pass sums up."""
+        return triton.cdiv(triton.cdiv(self.runs, CHUNKS), self.first_rows) * self.first_rows
+
+    @property
+    def chunks(self) -> int:
+        return triton.cdiv(self.runs, self.chunk)
 
     @property
     def tiles(self) -> int:
@@ -256,7 +268,7 @@ class Cut:
 
     @property
     def first_pass(self) -> tuple[int, int, int]:
-        return CHUNKS, self.lanes, self.tiles
+        return self.chunks, self.lanes, self.tiles
 
     @property
     def second_pass(self) -> tuple[int, int, int]:
@@ -268,7 +280,7 @@ class Cut:
 
     def parts(self, like: Tensor, dtype: torch.dtype) -> Tensor:
         """Room for two partial sums of everything."""
-        return like.new_empty(2, self.lanes, CHUNKS, self.run, self.channels, dtype=dtype)
+        return like.new_empty(2, self.lanes, self.chunks, self.run, self.channels, dtype=dtype)
 
 
 MERGED = 32
@@ -297,23 +309,14 @@ def normalise(
     cut, sums = Cut.of(x), _sums(x)
     means, squares = cut.parts(x, sums)
     mean, inverse = x.new_empty(2, cut.lanes, cut.channels, dtype=sums)
-    every = CHUNKS * cut.run
+    every = cut.chunks * cut.run
     _partial_moments[cut.first_pass](
-        x,
-        means,
-        squares,
-        cut.pixels,
-        cut.chunk,
-        cut.channels,
-        cut.run,
-        CHUNKS,
-        cut.rows,
-        cut.columns,
-        _TYPES[sums],
-    )
+        x, means, squares, cut.pixels, cut.chunk, cut.channels, cut.run, cut.chunks, cut.first_rows, cut.columns,
+        _TYPES[sums], num_warps=FIRST_WARPS,
+    )  # fmt: skip
     _merge_moments[cut.merge](
         means, squares, mean, inverse, *(statistics or (mean, mean)), cut.pixels, cut.chunk, momentum, eps,
-        cut.channels, cut.run, CHUNKS, triton.next_power_of_2(every), statistics is not None, MERGED, _TYPES[sums],
+        cut.channels, cut.run, cut.chunks, triton.next_power_of_2(every), statistics is not None, MERGED, _TYPES[sums],
     )  # fmt: skip
     return _result(cut, x, plus, weight, bias, mean, inverse, eps, relu, False), mean, inverse
 
@@ -357,9 +360,9 @@ def gradients(
     passed = torch.empty_like(g) if plus and relu else g
     _partial_gradients[cut.first_pass](
         g, x, x if y is None else y, passed, mean, inverse, weight, bias, g_sums, gx_sums, cut.pixels, cut.chunk,
-        cut.channels, cut.run, CHUNKS, plus, relu, cut.rows, cut.columns, _TYPES[sums],
+        cut.channels, cut.run, cut.chunks, plus, relu, cut.first_rows, cut.columns, _TYPES[sums], num_warps=FIRST_WARPS,
     )  # fmt: skip
-    every = CHUNKS * cut.run
+    every = cut.chunks * cut.run
     _merge_gradients[cut.merge](
         g_sums, gx_sums, d_bias, d_weight, cut.channels, every, triton.next_power_of_2(every), MERGED
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from reprise.models.heads import StackedHeads
 from reprise.models.norm import Norm, allow_rows
 
 
@@ -45,5 +46,5 @@ def differentiable_twice(model: nn.Module) -> None:
 def use_kernels(model: nn.Module, used: bool) -> None:
     """Run lanes by the kernels of `reprise.kernels` or by torch's own operators. Kernels have no second derivative."""
     for module in model.modules():
-        if isinstance(module, (Conv, Norm)):
+        if isinstance(module, (Conv, Norm, StackedHeads)):
             module.kernels = used

@@ -27,6 +27,7 @@ class StackedHeads(nn.Module):
         self.weight = nn.Parameter(torch.zeros(tasks, classes, dims))
         self.bias = nn.Parameter(torch.zeros(tasks, classes))
         self.whole = whole
+        self.kernels = False
         # The latest task begun, as a tensor: a captured step reads it without the host.
         self.register_buffer("seen", torch.zeros((), dtype=torch.long))
 
@@ -40,14 +41,24 @@ class StackedHeads(nn.Module):
     def forward(self, features: Tensor, task: Tensor) -> Tensor:
         tasks, classes, dims = self.weight.shape
         pooled = features if features.dim() == 2 else features.flatten(2).mean(-1)
-        flat = torch.nn.functional.linear(pooled, self.weight.view(tasks * classes, dims), self.bias.view(-1))
-        logits = flat.view(-1, tasks, classes)
+        flat = self._products(pooled, self.weight.view(tasks * classes, dims))
+        logits = (flat + self.bias.view(-1)).view(-1, tasks, classes)
         index = torch.arange(tasks, device=features.device)
         if self.whole:
             unseen = (index > self.seen).view(1, tasks, 1)
             return logits.masked_fill(unseen, -torch.inf).flatten(1)
         own = (task.unsqueeze(-1) == index).unsqueeze(-1)
         return torch.where(own, logits, 0.0).sum(1)
+
+    def _products(self, x: Tensor, w: Tensor) -> Tensor:
+        """x [n, d] with w [o, d] -> [n, o]."""
+        if not self.kernels:
+            return x @ w.T
+        from reprise.kernels import ops
+
+        # A linear layer is a convolution of single pixels. (A batched product of torch may sum in another order when
+        # there are more lanes.)
+        return ops.conv(x[:, :, None, None], w[:, :, None, None], 1, 0, x.dtype).flatten(1)
 
 
 class PooledLinear(nn.Module):
