@@ -1,6 +1,6 @@
 """How the norm kernels' tiles were chosen: forward and backward over the maps of the reduced ResNet-18, on a GPU.
 
-    python benchmarks/tune_norm.py --out DIR [--lanes 60]
+python benchmarks/tune_norm.py --out DIR [--lanes 60]
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from reprise.kernels.conv import channels_last
 
 MAPS = {"stage0": (20, 32, 5), "stage1": (40, 16, 5), "stage2": (80, 8, 5), "stage3": (160, 4, 5)}
 """Channels, height, and how many norms have such a map."""
-CHOICES = [*itertools.product((32, 64, 128), (1024, 2048, 4096), (4, 8))]
+CHOICES = [*itertools.product((8, 16, 32, 64), (1024, 2048, 4096))]
 
 
 def run(name: str, dtype: torch.dtype, lanes: int) -> tuple[float, float]:
     channels, height, _ = MAPS[name]
     x, g = (
-        channels_last(torch.randn(lanes, 15, channels, height, height, device="cuda").to(dtype)) for _ in range(2)
+        channels_last(torch.randn(lanes, 15, channels, height, height, device="cuda").to(dtype))
+        for _ in range(2)
     )
     weight, bias, mean, var = (torch.rand(lanes, channels, device="cuda") for _ in range(4))
     y, middle, inverse = norm.normalise(x, None, weight, bias, (mean, var), 0.1, 1e-5, True)
@@ -34,11 +35,11 @@ def run(name: str, dtype: torch.dtype, lanes: int) -> tuple[float, float]:
     return forward, backward
 
 
-def use(choice: tuple[int, int, int]) -> None:
-    norm.CHUNKS, norm.FIRST_TILE, norm.FIRST_WARPS = choice
+def use(choice: tuple[int, int]) -> None:
+    norm.CHUNKS, norm.TILE = choice
 
 
-def compile_one(job: tuple[str, torch.dtype, tuple[int, int, int]]) -> None:
+def compile_one(job: tuple[str, torch.dtype, tuple[int, int]]) -> None:
     use(job[2])
     run(job[0], job[1], 1)
 

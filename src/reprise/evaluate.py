@@ -20,8 +20,9 @@ from reprise.types import Tree
 Scores = list[list[tuple[float, float | None]]]
 """By lane, by task: test loss, and accuracy where the task has one."""
 
-CHUNK = {"cuda": 12_500, "cpu": 250}
-"""Images forwarded at once, over all lanes."""
+CHUNK = {"cuda": 100, "cpu": 250}
+"""Images of a lane forwarded at once. It does not depend on the number of lanes: sums keep their order, and so few
+images take less memory than a training step does."""
 
 
 class Evaluator:
@@ -44,8 +45,7 @@ class Evaluator:
         """[4] or [lanes, 4]: the sums of `Method.score` over all test examples of a task."""
         test = self.tests[task]
         columns = self.memory.columns(task) if self.memory is not None else {}
-        size = max(1, min(1000, CHUNK[test.rows.device.type] // self.engine.lanes))
-        chunks = self.engine.chunks(test, size)
+        chunks = self.engine.chunks(test, CHUNK[test.rows.device.type])
         if not test.rows.is_cuda:
             parts = [self._score(chunk, task, columns) for chunk in chunks]
         else:

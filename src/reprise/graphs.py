@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ class SideStream:
     """
 
     def __init__(self) -> None:
-        self._stream = torch.cuda.Stream()
+        self._stream = _stream()
         self._needed = 0
 
     def run(self, fn: Callable[[], object]) -> None:
@@ -42,3 +43,9 @@ class SideStream:
         with torch.cuda.graph(graph, pool, self._stream):
             found = fn()
         return graph, found
+
+
+@cache
+def _stream() -> torch.cuda.Stream:
+    """One for all: libraries keep a workspace for every stream they have met."""
+    return torch.cuda.Stream()

@@ -17,11 +17,10 @@ from torch import Tensor
 
 # ruff: noqa: N803, N806 (constants of a kernel are upper case, as Triton's own documents have it)
 
-CHUNKS = 64
+CHUNKS = 32
 """The most programs that share the pixels of a lane in the first pass."""
-TILE, FIRST_TILE = 4096, 2048
+TILE = 4096
 """Numbers a program holds at a time."""
-FIRST_WARPS = 4
 
 
 @triton.jit
@@ -249,14 +248,9 @@ class Cut:
         return triton.cdiv(self.pixels, self.run)
 
     @property
-    def first_rows(self) -> int:
-        """Rows of a tile of the first pass, which holds its sums beside it."""
-        return FIRST_TILE // self.columns
-
-    @property
     def chunk(self) -> int:
         """Runs that a program of the first pass sums up."""
-        return triton.cdiv(triton.cdiv(self.runs, CHUNKS), self.first_rows) * self.first_rows
+        return triton.cdiv(triton.cdiv(self.runs, CHUNKS), self.rows) * self.rows
 
     @property
     def chunks(self) -> int:
@@ -311,8 +305,8 @@ def normalise(
     mean, inverse = x.new_empty(2, cut.lanes, cut.channels, dtype=sums)
     every = cut.chunks * cut.run
     _partial_moments[cut.first_pass](
-        x, means, squares, cut.pixels, cut.chunk, cut.channels, cut.run, cut.chunks, cut.first_rows, cut.columns,
-        _TYPES[sums], num_warps=FIRST_WARPS,
+        x, means, squares, cut.pixels, cut.chunk, cut.channels, cut.run, cut.chunks, cut.rows, cut.columns,
+        _TYPES[sums],
     )  # fmt: skip
     _merge_moments[cut.merge](
         means, squares, mean, inverse, *(statistics or (mean, mean)), cut.pixels, cut.chunk, momentum, eps,
@@ -360,7 +354,7 @@ def gradients(
     passed = torch.empty_like(g) if plus and relu else g
     _partial_gradients[cut.first_pass](
         g, x, x if y is None else y, passed, mean, inverse, weight, bias, g_sums, gx_sums, cut.pixels, cut.chunk,
-        cut.channels, cut.run, cut.chunks, plus, relu, cut.first_rows, cut.columns, _TYPES[sums], num_warps=FIRST_WARPS,
+        cut.channels, cut.run, cut.chunks, plus, relu, cut.rows, cut.columns, _TYPES[sums],
     )  # fmt: skip
     every = cut.chunks * cut.run
     _merge_gradients[cut.merge](
