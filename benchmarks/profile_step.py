@@ -30,7 +30,10 @@ from reprise.streams.split import make_pool
 from reprise.train import Trainer
 
 KINDS = (
-    ("convolution", r"_product|_spread|_filters|conv|cudnn|implicit|gemm|gemv|wgrad|dgrad|cutlass|xmma|sm90"),
+    (
+        "convolution",
+        r"_product|_spread|_filters|_lines|conv|cudnn|implicit|gemm|gemv|wgrad|dgrad|cutlass|xmma|sm90",
+    ),
     ("norm", r"_partial|_normalise|_gradient|batch_norm|bn_"),
     ("update", r"multi_tensor"),
     ("copy", r"copy|cat|Memcpy|index|gather|Memset"),
@@ -154,7 +157,8 @@ def main() -> None:
             content = {"rows": rows, "environment": environment(torch.device("cuda"))}
             (options.out / "profile.json").write_text(json.dumps(content, indent=1))
             print(
-                f"K={lanes} {precision} {row['ms_per_lane_step']:.4f} ms/lane-step  warm-up {row['warm_up_seconds']:.1f} s  "
+                f"K={lanes} {precision} {row['ms_per_lane_step']:.4f} ms/lane-step  "
+                f"warm-up {row['warm_up_seconds']:.1f} s  "
                 f"eval {row['evaluation_us_per_image']:.2f} us/image  {row['peak_reserved_bytes'] / 2**30:.1f} GiB  "
                 + str({k: round(v, 1) for k, v in row["us_per_lane_step_by_kind"].items()})
             )

@@ -9,8 +9,8 @@ distances the same tasks and seeds: distances, weights and learning rates
 readings  17 tasks, 5 seeds: what the search found worth reporting beside the default
 slower    17 tasks, 5 seeds: the same at the learning rate the search prefers
 
-Writes records.jsonl (one record a run) and time.json, and prints a table last. `--warm` first makes a few steps of every
-cell, so that kernels are compiled; the time is that of what follows.
+Writes records.jsonl (one record a run) and time.json, and prints a table last. `--warm` first makes a few steps of
+every cell, so that kernels are compiled; the time is that of what follows.
 """
 
 from __future__ import annotations
@@ -86,7 +86,14 @@ def slower() -> list[tuple[str, Settings]]:
     return cells
 
 
-SETS = {"core": core, "study": study, "search": search, "distances": distances, "readings": readings, "slower": slower}
+SETS = {
+    "core": core,
+    "study": study,
+    "search": search,
+    "distances": distances,
+    "readings": readings,
+    "slower": slower,
+}
 
 
 def main() -> int:
@@ -122,7 +129,7 @@ def main() -> int:
             file.write(json.dumps(record) + "\n")
             file.flush()
     seconds = time.perf_counter() - started
-    parts = {name: sum(r["seconds"][name] for r in records) for name in ("train", "end_task", "evaluate", "total")}
+    parts = {name: sum(r["seconds"][name] for r in records) for name in records[0]["seconds"]}
     content = {
         "set": options.which,
         "precision": options.precision,

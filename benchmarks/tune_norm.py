@@ -29,7 +29,7 @@ def run(name: str, dtype: torch.dtype, lanes: int) -> tuple[float, float]:
         for _ in range(2)
     )
     weight, bias, mean, var = (torch.rand(lanes, channels, device="cuda") for _ in range(4))
-    y, middle, inverse = norm.normalise(x, None, weight, bias, (mean, var), 0.1, 1e-5, True)
+    _, middle, inverse = norm.normalise(x, None, weight, bias, (mean, var), 0.1, 1e-5, True)
     forward = seconds(lambda: norm.normalise(x, None, weight, bias, (mean, var), 0.1, 1e-5, True))
     backward = seconds(lambda: norm.gradients(g, x, None, middle, inverse, weight, bias, True, False))
     return forward, backward

@@ -2,9 +2,9 @@
 
     python benchmarks/tune_tiles.py --out DIR [--lanes 60] [--images 15] [--quick]
 
-Compiles in parallel first (Triton's cache on disk), then times one after another; beside each winner stands torch's own
-grouped convolution (cuDNN). Writes tiles.json and prints the winners. Each kernel's result is compared with torch's in
-float64 before it is timed.
+Compiles in parallel first (Triton's cache on disk), then times one after another; beside each winner stands torch's
+own grouped convolution (cuDNN). Writes tiles.json and prints the winners. Each kernel's result is compared with
+torch's in float64 before it is timed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import multiprocessing
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,7 @@ def reference(kind: str, layer: str, x: Any, w: Any, g: Any) -> torch.Tensor:
 def grouped(kind: str, layer: str, x: Any, w: Any, g: Any) -> float:
     """Seconds of the same work as one grouped convolution."""
     _, _, _, stride, pad, _ = LAYERS[layer]
-    lanes, images = x.shape[:2]
+    lanes = x.shape[0]
     xs = x.transpose(0, 1).flatten(1, 2).contiguous().requires_grad_()
     ws = w.to(x.dtype).flatten(0, 1).contiguous().requires_grad_()
     gs = g.transpose(0, 1).flatten(1, 2).contiguous()
@@ -204,7 +205,7 @@ def main() -> None:
             try:
                 found = launch(kind, layer, dtype, *small).double()
                 error = max(error, ((found - right).norm() / right.norm()).item())
-                times[tiles] = seconds(lambda: launch(kind, layer, dtype, x, w, g))
+                times[tiles] = seconds(partial(launch, kind, layer, dtype, x, w, g))
             except Exception:  # noqa: BLE001
                 continue
         ranked = sorted(times, key=lambda t: times[t])

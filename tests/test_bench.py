@@ -109,7 +109,7 @@ def test_nothing_is_overwritten(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     words = ["--lanes", "1", "--peers", "false"]
     date = run(capsys, tmp_path, *words)["date"]
     run(capsys, tmp_path, *words)
-    name = f"bench-cpu-torch{torch.__version__}-{date}"
+    name = f"bench-cpu-torch{bench.slug(torch.__version__)}-{date}"
     assert {path.name for path in tmp_path.iterdir()} == {f"{name}.json", f"{name}-2.json"}
 
 

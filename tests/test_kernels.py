@@ -1,7 +1,7 @@
 """The lanes' kernels compute the same functions as torch's operators.
 
-Here they run in Triton's interpreter, in float64, where only rounding may differ; `benchmarks/gpu_equality.py` and the
-tests marked `gpu` compare them on a GPU.
+Here they run in Triton's interpreter, in float64, where only rounding may differ; `benchmarks/gpu_equality.py`
+compares them on a GPU.
 """
 
 from __future__ import annotations

@@ -235,10 +235,8 @@ def _take_our_steps(
     cells = [Cell(experiment, seed, stream_of(experiment, seed, pool)) for seed in range(lanes)]
     trainer = Trainer(cells, place, stacked=mode in LANE_MODES, kernels=False if mode != "lanes" else None)
     feed = trainer.skip_to(min(1, len(trainer.phases) - 1))  # tasks learned together are one phase
-    if mode == "eager":
-        stepper = Stepper(trainer.method, trainer.engine, feed, 0)
-    else:
-        stepper = trainer.steppers.stepper(feed)
+    steppers = trainer.steppers
+    stepper = Stepper(trainer.method, trainer.engine, feed, 0) if mode == "eager" else steppers.stepper(feed)
     if mode == "graph" and not isinstance(stepper, GraphStepper):
         raise InputError(f"the steps of {experiment.method_name} are not all alike and cannot be one graph.")
     assert experiment.steps is not None
@@ -339,7 +337,7 @@ class Report:
             "command_options": bench.options(),
         }
         device = slug(here["device_name"]) if bench.place.type == "cuda" else "cpu"
-        self.path = new_file(bench.out, f"bench-{device}-torch{torch.__version__}-{today}")
+        self.path = new_file(bench.out, f"bench-{device}-torch{slug(torch.__version__)}-{today}")
         self._write()
 
     @property
@@ -360,8 +358,8 @@ class Report:
 
 
 def slug(name: str) -> str:
-    """`nvidia-h200` of `NVIDIA H200`."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    """`nvidia-h200` of `NVIDIA H200`, `2.11.0-cu130` of `2.11.0+cu130`: a file name that travels everywhere."""
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
 
 
 def new_file(folder: Path, name: str) -> Path:

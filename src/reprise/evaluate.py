@@ -7,6 +7,7 @@ for every chunk of its form.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ class Evaluator:
     def __init__(self, engine: Engine, tests: Sequence[Examples], memory: Memory | None) -> None:
         self.engine, self.tests, self.memory = engine, tests, memory
         self._passes: dict[object, _Pass] = {}
-        self._pool: tuple[int, int] | None = None
+        self._pool: Any = None
 
     def scores(self, tasks: Sequence[int]) -> Scores:
         sums = torch.stack([self._sums(task) for task in tasks])
@@ -70,7 +71,7 @@ class Evaluator:
 class _Pass:
     """A function of a tree as a CUDA graph: the tree is copied to where the graph reads it."""
 
-    def __init__(self, fn: Callable[[Tree], Tensor], columns: Tree, pool: tuple[int, int]) -> None:
+    def __init__(self, fn: Callable[[Tree], Tensor], columns: Tree, pool: Any) -> None:
         self._columns = {name: column.clone() for name, column in columns.items()}
         side = SideStream()
         side.run(lambda: fn(self._columns))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 class SideStream:
     """Runs a function, then captures it.
 
-    A capture takes as much memory again as the plain run took, from a pool of its own, and one that runs out of memory
+    A capture takes as much memory again as the plain run took, from a pool of its own, and one that runs out of it
     half-way cannot be cleaned up. So what the run kept is given back first, and where the capture would not fit, the
     error comes before it.
     """
@@ -31,7 +32,7 @@ class SideStream:
         self._needed = torch.cuda.memory_reserved() - before
 
     def capture(
-        self, fn: Callable[[], Tensor | None], pool: tuple[int, int] | None = None
+        self, fn: Callable[[], Tensor | None], pool: Any = None
     ) -> tuple[torch.cuda.CUDAGraph, Tensor | None]:
         """The graph, and what `fn` returned: where its replays leave their result."""
         torch.cuda.empty_cache()

@@ -20,6 +20,7 @@ from rich.progress import (
 from rich.table import Table
 
 from reprise.metrics import summarise
+from reprise.peers import PEERS
 from reprise.progress import Notice, Outlook, Report, Watch
 from reprise.results import Record
 from reprise.values import show_bytes, show_value
@@ -181,7 +182,7 @@ def _references(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """What others are compared with: milliseconds of each peer at its slowest, ascending, or else of `eager`."""
     slowest: dict[str, float] = {}
     for row in rows:
-        if "error" not in row and row["mode"] not in ("graph", "lanes"):
+        if "error" not in row and row["mode"] in ("eager", *PEERS):
             slowest[row["mode"]] = max(row["ms_per_lane_step"], slowest.get(row["mode"], 0.0))
     eager = {mode: slowest.pop(mode) for mode in ("eager",) if mode in slowest}
     return dict(sorted(slowest.items(), key=lambda item: item[1])) or eager

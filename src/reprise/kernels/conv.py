@@ -1,10 +1,10 @@
 """Convolution of stacked lanes as an implicit matrix product, one program per lane and tile.
 
-cuDNN runs lanes as a grouped convolution, which for 20 channels a group keeps a GPU's matrix units mostly idle. Here a
-lane's convolution is the product of its input patches [pixels, kh * kw * channels] with its filters; patches are read
-from the input as they are needed and never stored. Images lie channels-last, so that the pixels and channels of a
-patch's row are consecutive numbers in memory: a filter row of 3 x 20 channels is one run of 60 numbers, and padding to
-the matrix units' sizes wastes little.
+cuDNN runs lanes as a grouped convolution, which for 20 channels a group leaves a GPU's matrix units mostly idle. Here
+a lane's convolution is the product of its input patches [pixels, kh * kw * channels] with its filters; patches are
+read from the input as they are needed and never stored. Images lie channels-last, so that the pixels and channels of
+a patch's row are consecutive numbers in memory: a filter row of 3 x 20 channels is one run of 60 numbers, and padding
+it to the matrix units' sizes wastes little.
 
 A lane's result depends on the lane's numbers only, never on how many lanes there are: sums have one fixed order.
 """
@@ -20,7 +20,8 @@ from torch import Tensor
 
 from reprise.kernels.tiles import Tiles, fitting, tiles_for
 
-# ruff: noqa: N803, N806 (constants of a kernel are upper case, as Triton's own documents have it)
+# In kernels, constants are upper case, as Triton's own documents have it; their arguments have no types.
+# mypy: disallow-untyped-defs=False
 
 
 @triton.jit
@@ -208,7 +209,7 @@ def _filters(
     SUMS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """The gradient at the filters, summed over one chunk of pixels: dw [chunks, lanes, OUTPUTS, ROWS, COLUMNS * INPUTS].
+    """The gradient at the filters over one chunk of pixels: dw [chunks, lanes, OUTPUTS, ROWS, COLUMNS * INPUTS].
 
     Chunks make more programs where lanes are few; they are added afterwards in a fixed order.
     """
@@ -402,7 +403,7 @@ def _line_filters(
 
 @dataclass(frozen=True)
 class Shape:
-    """What a convolution of stacked lanes looks like, from its tensors: x [lanes, n, c, h, w], w [lanes, o, c, kh, kw]."""
+    """What a convolution looks like, from its tensors: x [lanes, n, c, h, w], w [lanes, o, c, kh, kw]."""
 
     lanes: int
     images: int
@@ -418,7 +419,8 @@ class Shape:
     @staticmethod
     def of(x: Tensor, w: Tensor, stride: int, pad: int) -> Shape:
         lanes, images, inputs, height, width = x.shape
-        return Shape(lanes, images, inputs, height, width, w.shape[1], *w.shape[3:], stride, pad)
+        outputs, (rows, columns) = w.shape[1], w.shape[3:]
+        return Shape(lanes, images, inputs, height, width, outputs, rows, columns, stride, pad)
 
     @property
     def out_height(self) -> int:

@@ -2,8 +2,9 @@
 
 Three kernels each way: partial sums over chunks of pixels, their merge, then the result. Images lie channels-last; a
 program reads runs of several pixels, so that few channels still fill its vectors, and sums each column of a run by
-itself: the merge sees them as more chunks. Statistics are float32 whatever the images are, taken around a nearby number
-and merged by Chan's formula, so that nothing cancels. All sums have one fixed order that does not depend on the number of lanes.
+itself: the merge sees them as more chunks. Statistics are float32 whatever the images are, taken around a nearby
+number and merged by Chan's formula, so that nothing cancels. All sums have one fixed order that does not depend on
+the number of lanes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# ruff: noqa: N803, N806 (constants of a kernel are upper case, as Triton's own documents have it)
+# In kernels, constants are upper case, as Triton's own documents have it; their arguments have no types.
+# mypy: disallow-untyped-defs=False
 
 CHUNKS = 32
 """The most programs that share the pixels of a lane in the first pass."""
@@ -25,7 +27,7 @@ TILE = 4096
 
 @triton.jit
 def _tile(pixels, CHANNELS: tl.constexpr, RUN: tl.constexpr, BLOCK_C: tl.constexpr):
-    """This program's lane, its columns of a run, their channels, which of them exist, and a lane's size in numbers."""
+    """This program's lane, its columns of a run, their channels, which of them exist, and the size of a lane."""
     lane = tl.program_id(1).to(tl.int64)
     column = tl.program_id(2) * BLOCK_C + tl.arange(0, BLOCK_C)
     return lane, column, column % CHANNELS, column < RUN * CHANNELS, pixels * CHANNELS
@@ -36,7 +38,7 @@ def _partial_moments(
     x, means, squares, pixels, chunk, CHANNELS: tl.constexpr, RUN: tl.constexpr, CHUNKS: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
-    """Mean, and sum of squared distances from it, of each column over a chunk of runs: [lanes, CHUNKS, RUN, CHANNELS]."""
+    """Mean, and sum of squared distances from it, of each column over a chunk: [lanes, CHUNKS, RUN, CHANNELS]."""
     lane, column, c, known, size = _tile(pixels, CHANNELS, RUN, BLOCK_C)
     WIDE: tl.constexpr = RUN * CHANNELS
     begin = tl.program_id(0) * chunk
@@ -310,7 +312,8 @@ def normalise(
     )  # fmt: skip
     _merge_moments[cut.merge](
         means, squares, mean, inverse, *(statistics or (mean, mean)), cut.pixels, cut.chunk, momentum, eps,
-        cut.channels, cut.run, cut.chunks, triton.next_power_of_2(every), statistics is not None, MERGED, _TYPES[sums],
+        cut.channels, cut.run, cut.chunks, triton.next_power_of_2(every), statistics is not None, MERGED,
+        _TYPES[sums],
     )  # fmt: skip
     return _result(cut, x, plus, weight, bias, mean, inverse, eps, relu, False), mean, inverse
 
@@ -346,7 +349,7 @@ def gradients(
     relu: bool,
     plus: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    """The gradients at x, plus, weight and bias. The output y is read where something was added before a ReLU."""
+    """The gradients at x, plus, weight and bias; the output y is read where something was added before a ReLU."""
     cut, sums = Cut.of(x), mean.dtype
     g_sums, gx_sums = cut.parts(x, sums)
     d_weight, d_bias = x.new_empty(2, cut.lanes, cut.channels, dtype=sums)

@@ -125,7 +125,7 @@ LARGE_SHARED_MEMORY = 227 * 1024
 def tiles_for(
     kind: str, layer: tuple[int, int, int, int], rule: Tiles, dtype: torch.dtype, device: torch.device
 ) -> Tiles:
-    """The measured tiles of a layer's kernel (`forward`, `input` or `filters`) where there are any, else the rule's."""
+    """The measured tiles of a layer's kernel (`forward`, `input`, `filters`) where there are any, else the rule's."""
     measured = TUNED.get(layer, {}).get((kind, NAMES.get(dtype, "")))
     if measured is None or not _large(device):
         return rule
@@ -136,7 +136,8 @@ def tiles_for(
 def _large(device: torch.device) -> bool:
     if device.type != "cuda":
         return False
-    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= LARGE_SHARED_MEMORY
+    properties = torch.cuda.get_device_properties(device)
+    return getattr(properties, "shared_memory_per_block_optin", 0) >= LARGE_SHARED_MEMORY
 
 
 def fitting(size: int) -> int:

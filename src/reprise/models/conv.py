@@ -44,7 +44,7 @@ def differentiable_twice(model: nn.Module) -> None:
 
 
 def use_kernels(model: nn.Module, used: bool) -> None:
-    """Run lanes by the kernels of `reprise.kernels` or by torch's own operators. Kernels have no second derivative."""
+    """Run lanes by the kernels of `reprise.kernels`, which have no second derivative, or by torch's operators."""
     for module in model.modules():
         if isinstance(module, (Conv, Norm, StackedHeads)):
             module.kernels = used

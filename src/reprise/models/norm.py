@@ -59,7 +59,9 @@ class Norm(nn.BatchNorm2d):
     def _by_kernels(self, x: Tensor, plus: Tensor | None) -> Tensor:
         from reprise.kernels import ops
 
-        assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.momentum is not None
         statistics = self.running_mean, self.running_var
         if not self.training:
             return ops.norm_fixed(x, plus, self.weight, self.bias, statistics, self.eps, self.relu)

@@ -1,0 +1,62 @@
+"""Phases that look alike may share a captured step: the next phase's feed takes the place of the captured one."""
+
+from __future__ import annotations
+
+import torch
+from tiny import CPU, cell, train
+
+from reprise.feed import Feed
+from reprise.train import Trainer
+
+
+def feeds(*methods: str) -> tuple[Feed, Feed]:
+    """The feeds of the second and third task, both replaying, of lanes that have remembered the first two."""
+    trainer = Trainer([cell(method, seed) for seed, method in enumerate(methods)], CPU, stacked=True)
+    return trainer.skip_to(1), trainer.skip_to(2)
+
+
+def test_a_feed_takes_the_place_of_another() -> None:
+    second, third = feeds("er", "er")
+    assert second.form == third.form
+    captured = second.copy()
+    captured.load(third)
+    for step in range(third.steps):
+        cursor = torch.tensor([step])
+        for mine, theirs in zip(captured.batches_at(cursor), third.batches(step), strict=True):
+            assert mine.tensors().keys() == theirs.tensors().keys()
+            for name, tensor in theirs.tensors().items():
+                assert torch.equal(mine.tensors()[name], tensor), name
+
+
+def test_a_copy_leaves_the_phase_as_it_was() -> None:
+    second, third = feeds("er", "er")
+    before = second.phase.train.rows.clone()
+    second.copy().load(third)
+    assert torch.equal(second.phase.train.rows, before)
+
+
+def test_the_first_task_has_a_form_of_its_own() -> None:
+    """It replays nothing: the captured step of a replaying phase cannot stand for it."""
+    trainer = Trainer([cell("er", 0), cell("er", 1)], CPU, stacked=True)
+    assert trainer.skip_to(0).form != trainer.skip_to(1).form
+
+
+def test_bf16_keeps_parameters_and_results_in_float32() -> None:
+    run = train(cell("car", precision="bf16", tasks=2), stacked=False)
+    seen: list[torch.dtype] = []
+    run.engine.model.encoder.conv2.register_forward_hook(lambda *call: seen.append(call[2].dtype))
+    run.evaluator.scores([0])
+    assert seen[0] == torch.bfloat16
+    assert {p.dtype for p in run.engine.params.values()} == {torch.float32}
+    assert run.memory is not None
+    assert run.memory.shelf(0).columns["activation"].dtype == torch.float32
+
+
+def test_bf16_lanes_follow_single_runs() -> None:
+    """bf16 has 8 bits: after a few steps weights agree to a hundredth."""
+    cells = [cell("er", seed, precision="bf16", tasks=2, steps=2) for seed in (0, 1)]
+    lanes = train(*cells, stacked=True)
+    for lane, one in enumerate(cells):
+        single = train(one, stacked=False)
+        for name, value in single.engine.params.items():
+            torch.testing.assert_close(lanes.engine.params[name][lane], value, rtol=0, atol=2e-2)
