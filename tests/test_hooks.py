@@ -262,7 +262,7 @@ def test_what_trains_leaves_out_does_not_move_statistics_included() -> None:
 
     @dataclass(frozen=True)
     class Watched(Growing):
-        def end_task(self, engine: Engine, examples: Examples, task: int) -> Tree:
+        def end_task(self, engine: Engine, examples: Examples, task: int, recall: Any) -> Tree:
             after_task.append({n: t.detach().clone() for n, t in (engine.params | engine.buffers).items()})
             return {}
 

@@ -160,7 +160,8 @@ def test_earlier_tasks_are_found_on_a_shared_shelf_or_each_on_its_own(shelves: i
     found = {task: rows.tolist() for task, rows in memory.rows_by_task(lane=0, before=3).items()}
     assert found == ({0: [0, 1], 2: [2, 3, 4]} if shelves == 1 else {0: [0, 1], 2: [0, 1, 2]})
     assert memory.rows_by_task(lane=0, before=0) == {}
-    assert memory.columns(2) is memory.shelf(2).columns
+    assert memory.columns(2) == {**memory.shelf(2).columns, "held": memory.shelf(2).held}
+    assert memory.shelf(2).held.tolist() == (memory.shelf(2).owner[0] >= 0).tolist()
     assert (memory.shelf(2) is memory.shelf(0)) == (shelves == 1)
 
 

@@ -24,7 +24,22 @@ def test_the_hooks_of_a_method() -> None:
 
 
 def test_the_methods_and_public_names() -> None:
-    assert list(METHODS) == ["sgd", "multitask", "er", "car"]
+    assert list(METHODS) == [
+        *(
+            "sgd",
+            "multitask",
+            "ewc",
+            "agem",
+            "er",
+            "car",
+            "icarl",
+            "mer",
+            "hal",
+            "side_tuning",
+            "derpp",
+            "lwf",
+        )
+    ]
     assert set(reprise.__all__) == {
         *(
             "CAR",

@@ -61,6 +61,7 @@ def _memory_tensors(memory: Memory) -> Tree:
     tensors: Tree = {}
     for index, shelf in enumerate(memory.shelves):
         tensors |= {f"memory.{index}.{name}": column for name, column in shelf.columns.items()}
+        tensors[f"memory.{index}.held"] = shelf.held
         tensors[f"memory.{index}.owner"] = torch.from_numpy(shelf.owner)
         tensors[f"memory.{index}.label"] = torch.from_numpy(shelf.label)
     return tensors

@@ -46,6 +46,8 @@ class Engine(ABC):
     buffers: Tree
     state: Tree
     optimizer: torch.optim.Optimizer
+    lr: Tensor
+    """The learning rate, one value per lane."""
 
     def __init__(
         self,
@@ -248,6 +250,7 @@ class Single(Engine):
         self.params = dict(model.named_parameters())
         self.buffers = dict(model.named_buffers())
         self.optimizer = make_optimizer(optimizer, list(self.params.values()), lr)
+        self.lr = next(iter(self.params.values())).new_tensor(lr)
         self.state = method.start(self)
 
     def _run(self, body: Body, batches: Sequence[Batch], trees: Sequence[Tree], nudges: Tree) -> Any:

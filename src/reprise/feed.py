@@ -25,6 +25,7 @@ class Reader:
     normalise: Normalise
     dtype: torch.dtype
     shared_head: bool
+    input_shape: tuple[int, ...] = ()
 
     def batch(self, columns: Tree, task: int | None, role: str = "current") -> Batch:
         x, y = columns["x"], columns["y"]
@@ -69,10 +70,16 @@ class Feed:
         return self.plan.steps
 
     @property
+    def quiet(self) -> int:
+        """Steps at the start that replay nothing, before all others do (a reservoir that must fill first)."""
+        replays = self.plan.replays
+        return int(replays.argmax()) if replays.any() else 0
+
+    @property
     def uniform(self) -> bool:
-        """Whether every step has the same batches, so that one captured step stands for all."""
+        """Whether every step after the quiet ones has the same batches, so that one captured step stands for all."""
         plan = self.plan
-        alike = plan.trains.all() and (plan.replays.all() or not plan.replays.any())
+        alike = plan.trains.all() and (plan.replays[self.quiet :].all() or not plan.replays.any())
         return bool(alike) and (plan.old_task is None or self.reader.shared_head)
 
     @property
@@ -116,10 +123,10 @@ class Feed:
         return found
 
     def batches_at(self, cursor: Tensor) -> list[Batch]:
-        """The same for a uniform phase, by a step counter [1] on the device."""
+        """The same for a uniform phase after its quiet steps, by a step counter [1] on the device."""
         found = self._current(self.current.index_select(0, cursor).squeeze(0))
         return found + [
-            self._replayed(role, table.index_select(0, cursor).squeeze(0), None)
+            self._replayed(role, table.index_select(0, cursor - self.quiet).squeeze(0), None)
             for role, table in self.replay.items()
         ]
 

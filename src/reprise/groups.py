@@ -91,7 +91,7 @@ def _replay_shapes(job: Job) -> object:
         there = quota.per_class if e.scope == "each_class" else int(quota.per_task)
     if there is None:  # how many of a task or class are held is the luck of the seed
         return job.seed, e.m
-    return {role: min(size, there) for role, size in {"replay": e.replay, **needs.draws}.items()}
+    return {role: min(size, there) for role, size in needs.sizes(e.replay).items()}
 
 
 def lane_groups(jobs: Sequence[Job], largest: int) -> Iterator[list[Job]]:

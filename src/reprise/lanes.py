@@ -47,13 +47,11 @@ class Lanes(Engine):
         self.buffers = buffers
         like = next(iter(self.params.values()))
         self.fields = {name: like.new_tensor(values) for name, values in fields.items()}
-        self._lrs: Tensor | None = None
-        if len(set(lrs)) > 1:
-            # One optimizer steps all lanes at rate 1; each lane's rate scales its gradient.
-            self._lrs = like.new_tensor(lrs)
-        self.optimizer = make_optimizer(
-            optimizer, list(self.params.values()), 1.0 if self._lrs is not None else lrs[0]
-        )
+        self.lr = like.new_tensor(lrs)
+        # Where rates differ one optimizer steps all lanes at rate 1, and each lane's rate scales its gradient.
+        self._rates_differ = len(set(lrs)) > 1
+        rate = 1.0 if self._rates_differ else lrs[0]
+        self.optimizer = make_optimizer(optimizer, list(self.params.values()), rate)
         self.state = method.start(self)
 
     def _run(self, body: Body, batches: Sequence[Batch], trees: Sequence[Tree], nudges: Tree) -> Any:
@@ -86,9 +84,9 @@ class Lanes(Engine):
         return own.expand(self.lanes, *own.shape).clone()
 
     def _scaled(self, grads: Tree) -> Tree:
-        if self._lrs is None:
+        if not self._rates_differ:
             return grads
-        return {n: g * self._lrs.view(-1, *[1] * (g.dim() - 1)) for n, g in grads.items()}
+        return {n: g * self.lr.view(-1, *[1] * (g.dim() - 1)) for n, g in grads.items()}
 
     def only(self, lanes: Sequence[int]) -> Engine:
         if list(lanes) == list(range(self.lanes)):
@@ -96,7 +94,7 @@ class Lanes(Engine):
         view = object.__new__(Lanes)
         view.__dict__.update(self.__dict__)
         index = torch.as_tensor(list(lanes), device=next(iter(self.params.values())).device)
-        view.lanes = len(lanes)
+        view.lanes, view.lr = len(lanes), self.lr[index]
         for group in ("params", "buffers", "state", "fields"):
             setattr(view, group, {name: t[index] for name, t in getattr(self, group).items()})
         return view

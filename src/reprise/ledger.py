@@ -42,7 +42,7 @@ def make_model(experiment: Experiment, stream: Stream, seed: int) -> Model:
 
 def make_reader(experiment: Experiment, stream: Stream, device: torch.device) -> Reader:
     dtype = DTYPES[experiment.precision]
-    return Reader(stream.normalise.to(device, dtype), dtype, stream.shared_head)
+    return Reader(stream.normalise.to(device, dtype), dtype, stream.shared_head, stream.input_shape)
 
 
 def row_spec(engine: Engine, method: Method, stream: Stream, task: int) -> Spec:
@@ -81,8 +81,13 @@ def make_memory(engine: Engine, method: Method, stream: Stream, quotas: Sequence
 
 
 def state_bytes(state: Tree, lanes: int) -> dict[str, int]:
-    """Bytes of a method's own tensors, of one lane."""
-    return {name: tensor.nbytes // lanes for name, tensor in state.items()}
+    """Bytes of a method's own tensors, of one lane; those of one kind (`fisher.…`, one for each parameter)
+    together."""
+    found: dict[str, int] = {}
+    for name, tensor in state.items():
+        kind = name.partition(".")[0]
+        found[kind] = found.get(kind, 0) + tensor.nbytes // lanes
+    return found
 
 
 def bytes_kept(
@@ -124,7 +129,7 @@ def settle(experiment: Experiment, stream: Stream) -> Experiment:
         )
     model = make_model(experiment, stream, seed=0)
     shapes = model.layer_shapes(stream.input_shape)
-    method = method.resolve(shapes["features"])
+    method = method.resolve(stream, shapes["features"])
     own: dict[str, Any] = {
         "fill": fill,
         "replay": needs.replay or experiment.replay,

@@ -21,6 +21,7 @@ class Shelf:
     """Rows of one shape, all allocated from the start (a captured step needs fixed addresses).
 
     columns  [rows, ...]; [lanes, rows, ...] when stacked
+    held     [rows] or [lanes, rows]: which rows hold an example
     owner    [lanes, rows] on the host: the task a row belongs to, -1 where it is empty
     label    [lanes, rows] on the host: its class within the task, -1 where there is none
     """
@@ -34,6 +35,7 @@ class Shelf:
             name: torch.zeros(*lead, *shape, dtype=dtype, device=device)
             for name, (shape, dtype) in spec.items()
         }
+        self.held = torch.zeros(lead, dtype=torch.bool, device=device)
         self.owner = np.full((lanes, rows), -1, dtype=np.int64)
         self.label = np.full((lanes, rows), -1, dtype=np.int64)
 
@@ -60,6 +62,7 @@ class Shelf:
         for name, column in self.columns.items():
             target = column[lane] if self.stacked else column
             target[index.to(column.device)] = columns[name].to(device=column.device, dtype=column.dtype)
+        self._mark(lane, rows, True)
         self.owner[lane, rows] = task
         self.label[lane, rows] = -1 if labels is None else labels
 
@@ -70,9 +73,14 @@ class Shelf:
         lane = torch.arange(rows.shape[0], device=rows.device).unsqueeze(1)
         return {name: column[lane, rows] for name, column in self.columns.items()}
 
+    def _mark(self, lane: int, rows: np.ndarray, held: bool) -> None:
+        own = self.held[lane] if self.stacked else self.held
+        own[torch.as_tensor(rows, device=own.device)] = held
+
     def shrink(self, lane: int, task: int, count: int) -> None:
         """Forget all but the first rows of a task: they were written in the order of their importance."""
         forgotten = self.rows_of(lane, task)[count:]
+        self._mark(lane, forgotten, False)
         self.owner[lane, forgotten] = -1
         self.label[lane, forgotten] = -1
 
@@ -114,5 +122,6 @@ class Memory:
         return total
 
     def columns(self, task: int) -> Tree:
-        """What a method's answer may look at: the columns of the task's shelf."""
-        return self.shelf(task).columns
+        """What a method's answer may look at: the columns of the task's shelf, and which rows are `held`."""
+        shelf = self.shelf(task)
+        return {**shelf.columns, "held": shelf.held}

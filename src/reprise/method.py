@@ -7,7 +7,7 @@ in-place change of inputs; float fields may be tensors there (one value per lane
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from reprise.engine import Engine, Net
     from reprise.streams.stream import Stream
 
+Recall = Callable[[int, int], Iterator[Batch]]
+"""So many batches of so many examples from the memory of earlier tasks; nothing where it holds none."""
+
 Scope = Literal["union", "one_task", "each_task", "each_class"]
 
 
@@ -36,7 +39,7 @@ class Needs:
     scope: Scope | None = None
     """From the union of old tasks, one old task, or so many of each task or each class."""
     draws: dict[str, int] = field(default_factory=dict)
-    """Further batches a step needs, by name: how many rows each."""
+    """Further batches a step needs, by name: how many rows each; 0 means as many as the replay batch."""
     current_task: bool = False
     """Replay may show examples of the current task that a reservoir holds by then."""
     both: bool = False
@@ -45,6 +48,10 @@ class Needs:
     """Memory policy, where the method insists on one."""
     share: Literal["fixed", "seen"] = "fixed"
     """A class's share of m: m over all classes of the stream, or over those seen so far (old shares shrink)."""
+
+    def sizes(self, replay: int) -> dict[str, int]:
+        """Rows of every replayed batch of a step, by role."""
+        return {"replay": replay} | {role: size or replay for role, size in self.draws.items()}
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,7 @@ class Method:
         """Whether it looks at the encoder's intermediate layers."""
         return False
 
-    def resolve(self, features_shape: tuple[int, ...]) -> Method:
+    def resolve(self, stream: Stream, features_shape: tuple[int, ...]) -> Method:
         """The same method with every `auto` field replaced by what it stands for."""
         return self
 
@@ -108,8 +115,8 @@ class Method:
         """Tensors stored beside each example of a batch that is about to be remembered."""
         return {}
 
-    def end_task(self, engine: Engine, examples: Examples, task: int) -> Tree:
-        """Entries of the method's state that the end of a task changes."""
+    def end_task(self, engine: Engine, examples: Examples, task: int, recall: Recall) -> Tree:
+        """Entries of the method's state that the end of a task changes; the memory still holds earlier tasks only."""
         return {}
 
     # ---- the answer

@@ -39,11 +39,15 @@ class Net:
             return self.model(xs, tasks, nudges, same_input)
         return functional_call(self.model, self.weights, (xs, tasks, nudges, same_input))
 
-    def predict_held(self, features: Tensor, task: Tensor | int) -> Tensor:
-        """The heads' prediction without a gradient into the heads themselves."""
+    def predict(self, features: Tensor, task: Tensor | int | None, held: bool = False) -> Tensor:
+        """A head's prediction from features; of stacked heads None asks for all [n, tasks, classes].
+
+        `held`: without a gradient into the heads themselves.
+        """
         named = self.weights[0] if self.weights else dict(self.model.named_parameters())
-        held = {n.removeprefix("heads."): p.detach() for n, p in named.items() if n.startswith("heads.")}
-        return functional_call(self.model.heads, held, (features, task))
+        heads = {n.removeprefix("heads."): p for n, p in named.items() if n.startswith("heads.")}
+        heads = {n: p.detach() for n, p in heads.items()} if held else heads
+        return functional_call(self.model.heads, heads, (features, task))
 
     def at(self, params: Tree) -> Net:
         """The same world at other parameters (a look-ahead)."""

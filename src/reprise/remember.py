@@ -97,7 +97,7 @@ def _refresh(engine: Engine, memory: Memory, stream: Stream, last: int) -> None:
         fresh = engine.method.keep(
             engine, engine.reader.batch(stored, None if stream.shared_head else task, "replay")
         )
-        for name in engine.method.refresh:
+        for name in [name for name in engine.method.refresh if name in fresh]:
             shelf.columns[name].copy_(fresh[name])
 
 

@@ -7,6 +7,8 @@ to where it reads them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,7 @@ from reprise.engine import Engine
 from reprise.feed import Feed
 from reprise.graphs import SideStream
 from reprise.method import Method
+from reprise.types import Batch
 
 WARM_UP = 3
 """Steps run eagerly before the capture; they are real steps of the training."""
@@ -52,15 +55,20 @@ class GraphStepper(Stepper):
         self._cursor.fill_(start)
 
     def run(self, step: int) -> None:
-        if self._graph is None and step < self.start + WARM_UP:
-            self._side.run(self._step)
-            return
-        if self._graph is None:
-            self._graph, _ = self._side.capture(self._step)
-        self._graph.replay()
+        if step < self.feed.quiet:
+            self._side.run(lambda: self._step(self.feed.batches(step)))
+        elif self._graph is None and step < max(self.start, self.feed.quiet) + WARM_UP:
+            self._side.run(self._any_step)
+        else:
+            if self._graph is None:
+                self._graph, _ = self._side.capture(self._any_step)
+            self._graph.replay()
 
-    def _step(self) -> None:
-        loss = self.method.step(self.engine, self.feed.batches_at(self._cursor))
+    def _any_step(self) -> None:
+        self._step(self.feed.batches_at(self._cursor))
+
+    def _step(self, batches: Sequence[Batch]) -> None:
+        loss = self.method.step(self.engine, batches)
         self._table.index_copy_(0, self._cursor, loss.to(self._table.dtype).unsqueeze(0))
         self._cursor += 1
 
@@ -78,7 +86,7 @@ class Steppers:
     def stepper(self, feed: Feed, start: int = 0) -> Stepper:
         """On a GPU, with steps all alike and an optimizer without host state: a graph."""
         alike = feed.uniform and self.optimizer == "sgd"
-        if not (feed.current.is_cuda and alike and feed.steps > start + WARM_UP + 1):
+        if not (feed.current.is_cuda and alike and feed.steps > max(start, feed.quiet) + WARM_UP + 1):
             return Stepper(self.method, self.engine, feed, start)
         learning = frozenset(name for name, p in self.engine.params.items() if p.requires_grad)
         key = feed.form, learning

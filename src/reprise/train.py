@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from reprise.plan import Draws, Plan, draw_order, draw_plan, draw_reservoir_repl
 from reprise.remember import remember
 from reprise.stepper import Steppers
 from reprise.streams.stream import Phase
+from reprise.types import Batch
 
 Progress = Callable[[int, int, str], None]
 """Called with steps done, steps in all, and what is being done."""
@@ -175,11 +177,30 @@ class Trainer:
         return True
 
     def _end_task(self, phase: Phase, orders: Sequence[np.ndarray]) -> None:
-        self.engine.write_state(self.method.end_task(self.engine, phase.train, phase.last))
+        recall = partial(self._recall, phase)
+        self.engine.write_state(self.method.end_task(self.engine, phase.train, phase.last, recall))
         if self.memory is not None:
             remember(
                 self.engine, self.memory, self.cells, self.quotas, self.needs, self.stream, phase, orders
             )
+
+    def _recall(self, phase: Phase, steps: int, size: int) -> Iterator[Batch]:
+        """Batches from the memory of the tasks before this one: what a method's `end_task` may look back at."""
+        memory, e = self.memory, self.experiment
+        if memory is None or not all(
+            memory.rows_by_task(lane, phase.last) for lane in range(len(self.cells))
+        ):
+            return
+        plans = []
+        for lane, cell in enumerate(self.cells):
+            rows = memory.rows_by_task(lane, phase.last)
+            labels = memory.shelf(0).label[lane] if self.stream.shared_head else None
+            order = np.zeros((steps, 1), dtype=np.int64)
+            draws = Draws({"recall": size}, "union" if self.stream.shared_head else "one_task")
+            plans.append(draw_plan(cell.seed, phase.last, order, draws, rows, labels, None, e.plan_seed))
+        feed = Feed(phase, plans, memory, self.reader, self.stacked)
+        for step in range(steps):
+            yield from (batch for batch in feed.batches(step) if batch.replayed)
 
     # ---- plans
     def _orders(self, i: int, phase: Phase) -> list[np.ndarray]:
@@ -196,7 +217,7 @@ class Trainer:
         e = self.experiment
         if self.memory is None:
             return draw_plan(cell.seed, i, order, Draws(), {})
-        sizes = {"replay": e.replay, **self.needs.draws}
+        sizes = self.needs.sizes(e.replay)
         if self.needs.current_task:
             capacity, first_pass = self.quotas[lane].capacity, len(phase.train) // e.batch * e.batch
             return draw_reservoir_replay(cell.seed, i, order, first_pass, sizes, self.memory.seen, capacity)

@@ -24,8 +24,10 @@ from reprise.compress import (
 from reprise.engine import Engine
 from reprise.errors import InputError
 from reprise.examples import Examples
+from reprise.method import Recall
 from reprise.methods.er import ER
 from reprise.net import Net
+from reprise.streams.stream import Stream
 from reprise.types import Batch, Output, Tree
 
 Compression = Literal["auto", "none", "spatial", "channel", "spatial_channel", "intermediate"]
@@ -63,7 +65,7 @@ class CAR(ER):
     def taps(self) -> bool:
         return self.compress == "intermediate"
 
-    def resolve(self, features_shape: tuple[int, ...]) -> CAR:
+    def resolve(self, stream: Stream, features_shape: tuple[int, ...]) -> CAR:
         return replace(self, compress=cast("Compression", resolve_compression(self.compress, features_shape)))
 
     def start(self, engine: Engine) -> Tree:
@@ -90,7 +92,7 @@ class CAR(ER):
     def _activation(self, net: Net, batch: Batch) -> Tensor:
         return COMPRESSIONS[self.compress](net(batch.x, batch.task))
 
-    def end_task(self, engine: Engine, examples: Examples, task: int) -> Tree:
+    def end_task(self, engine: Engine, examples: Examples, task: int, recall: Recall) -> Tree:
         """Importance of each dimension: mean |∂ℓ/∂f| over the task's examples, scaled to a mean of 1."""
         if "importance" not in engine.state:
             return {}

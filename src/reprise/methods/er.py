@@ -33,5 +33,5 @@ class ER(Method):
         if not batch.replayed:
             return net.loss(batch, out)
         if self.old_heads == "hold":
-            out = replace(out, prediction=net.predict_held(out.features, batch.task))
+            out = replace(out, prediction=net.predict(out.features, batch.task, held=True))
         return self.lam * net.loss(batch, out)

@@ -15,6 +15,7 @@ class StackedHeads(nn.Module):
 
     features [n, d], task [n] -> [n, classes]: the logits of each example's own task. With `whole`, one head over
     all classes seen so far (class-incremental): [n, tasks * classes], minus infinity for tasks not yet begun.
+    Task None asks for the logits of all tasks: [n, tasks, classes].
 
     All logits are computed and the own slice picked by a product with a 0/1 mask: gathering rows of the weight
     would use atomics in its backward pass, which are not deterministic on CUDA.
@@ -38,11 +39,13 @@ class StackedHeads(nn.Module):
             self.weight[task].uniform_(-bound, bound)
             self.bias[task].uniform_(-bound, bound)
 
-    def forward(self, features: Tensor, task: Tensor) -> Tensor:
+    def forward(self, features: Tensor, task: Tensor | None) -> Tensor:
         tasks, classes, dims = self.weight.shape
         pooled = features if features.dim() == 2 else features.flatten(2).mean(-1)
         flat = self._products(pooled, self.weight.view(tasks * classes, dims))
         logits = (flat + self.bias.view(-1)).view(-1, tasks, classes)
+        if task is None:
+            return logits
         index = torch.arange(tasks, device=features.device)
         if self.whole:
             unseen = (index > self.seen).view(1, tasks, 1)

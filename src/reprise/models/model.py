@@ -22,6 +22,7 @@ class Model(nn.Module):
         self.encoder = encoder
         self.heads = heads
         self.memory_format = torch.contiguous_format
+        self.input_shape: tuple[int, ...] = ()
         self._tapped: Tree = {}
         self._nudges: Tree = {}
         for name in taps:
@@ -111,6 +112,7 @@ def build_model(encoder_name: str, stream: Stream, seed: int, taps: bool = False
     with torch_seeded(seed, "init", 0):
         encoder = build_encoder(encoder_name)
     model = Model(encoder, SeparateHeads(), _taps_of(encoder) if taps else ())
+    model.input_shape = stream.input_shape
     dims = model.layer_shapes(stream.input_shape)["features"][0]
     if stream.shared_head:
         assert stream.classes_per_task is not None
