@@ -1,13 +1,12 @@
 """Meta-experience replay: steps on single remembered examples, then a small step towards where they led (Reptile).
 
-batch      per incoming batch: θ₀ ← θ; a step on each of 10 examples of the reservoir; a step on the current batch
-at s
-           times the rate; θ ← θ₀ + β (θ − θ₀)
-original   per incoming example: θ₀ ← θ; steps on each of its share of the reservoir's examples and on itself, last;
-           θ ← θ₀ + β (θ − θ₀) (algorithm 6 of the paper: one batch an example, the current example last)
+batch      per incoming batch: θ₀ ← θ; a step on each of 10 examples of the reservoir; a step on the current batch at
+           s times the rate; θ ← θ₀ + β (θ − θ₀)
+original   per incoming example, several times: θ₀ ← θ; steps on its share of the reservoir's examples and, last, on
+           itself; θ ← θ₀ + β (θ − θ₀). Afterwards the same with γ over all of these (algorithm 1 of that paper)
 
-The reservoir holds the current task too. Single examples are normalised by their own statistics, which do not move
-the running ones.
+The reservoir holds the current task too. Single examples are normalised by their own statistics; remembered ones do
+not move the running statistics.
 """
 
 from __future__ import annotations
@@ -41,12 +40,22 @@ class MER(Method):
     """examples of the reservoir in a step"""
     variant: Literal["batch", "original"] = "batch"
     """steps per incoming batch, or per incoming example"""
+    batches: int = 1
+    """how often each example is gone through (variant original)"""
+    gamma: float = 1.0
+    """γ, part of the way over these that is kept (variant original)"""
+
+    inert: ClassVar[frozenset[str]] = frozenset({"gamma"})
 
     def __post_init__(self) -> None:
-        if not 0 <= self.beta <= 1:
-            raise InputError(f"beta: {self.beta} is no part of a way; give a number from 0 to 1.")
-        if not self.s > 0 or self.draws < 1:
-            raise InputError(f"s, draws: {self.s}, {self.draws} are not both positive; give numbers above 0.")
+        for name in ("beta", "gamma"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(
+                    f"{name}: {getattr(self, name)} is no part of a way; give a number from 0 to 1."
+                )
+        for name in ("s", "draws", "batches"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name}: {getattr(self, name)} is not positive; give a number above 0.")
 
     def needs(self, stream: Stream) -> Needs:
         if not stream.shared_head:
@@ -63,7 +72,7 @@ class MER(Method):
             return self._per_example(engine, list(singles(current, engine.stacked)), old)
         before = engine.snapshot()
         for example in old:
-            self._walk(engine, example, statistics=False)
+            self._walk(engine, example)
         grads, loss = engine.gradient(self.objective, [current])
         engine.apply(engine.lift(self._at_rate)(grads))
         engine.assign(engine.lift(self.interpolate)(before, engine.snapshot()))
@@ -71,16 +80,20 @@ class MER(Method):
 
     def _per_example(self, engine: Engine, current: list[Batch], old: list[Batch]) -> Tensor:
         losses = []
+        turns = len(current) * self.batches
         for index, example in enumerate(current):
-            before = engine.snapshot()
-            for remembered in old[index :: len(current)]:
-                self._walk(engine, remembered, statistics=False)
-            losses.append(self._walk(engine, example, statistics=True))
-            engine.assign(engine.lift(self.interpolate)(before, engine.snapshot()))
+            start = engine.snapshot()
+            for turn in range(index * self.batches, (index + 1) * self.batches):
+                before = engine.snapshot()
+                for remembered in old[turn::turns]:
+                    self._walk(engine, remembered)
+                losses.append(self._walk(engine, example))
+                engine.assign(engine.lift(self.interpolate)(before, engine.snapshot()))
+            engine.assign(engine.lift(self.across)(start, engine.snapshot()))
         return torch.stack(losses).mean(0)
 
-    def _walk(self, engine: Engine, example: Batch, statistics: bool) -> Tensor:
-        grads, loss = engine.gradient(self.objective, [example], statistics=statistics)
+    def _walk(self, engine: Engine, example: Batch) -> Tensor:
+        grads, loss = engine.gradient(self.objective, [example], statistics=not example.replayed)
         engine.apply(grads)
         return loss
 
@@ -89,10 +102,16 @@ class MER(Method):
 
     def interpolate(self, before: Tree, after: Tree) -> Tree:
         """θ₀ + β (θ − θ₀); β = 1 is where the steps led, bit for bit."""
-        return {name: torch.lerp(start, after[name], self._part(start)) for name, start in before.items()}
+        return _between(before, after, self.beta)
 
-    def _part(self, like: Tensor) -> Tensor:
-        return torch.as_tensor(self.beta, dtype=like.dtype, device=like.device)
+    def across(self, before: Tree, after: Tree) -> Tree:
+        return _between(before, after, self.gamma)
+
+
+def _between(before: Tree, after: Tree, part: float | Tensor) -> Tree:
+    like = next(iter(before.values()))
+    weight = torch.as_tensor(part, dtype=like.dtype, device=like.device)
+    return {name: torch.lerp(start, after[name], weight) for name, start in before.items()}
 
 
 def singles(batch: Batch, stacked: bool) -> Iterator[Batch]:
