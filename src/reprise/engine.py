@@ -126,8 +126,9 @@ class Engine(ABC):
             differentiable_twice(self.model)
         with self._mode(mode, statistics), torch.enable_grad():
             losses = self._run(total, batches, trees, nudges)
+            over_lanes = losses.sum()
         grads = torch.autograd.grad(
-            losses.sum(), list(leaves.values()), allow_unused=True, create_graph=create_graph
+            over_lanes, list(leaves.values()), allow_unused=True, create_graph=create_graph
         )
         found = {name: grad for name, grad in zip(leaves, grads, strict=True) if grad is not None}
         return found, losses if create_graph else losses.detach()

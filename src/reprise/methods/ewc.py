@@ -2,8 +2,8 @@
 
 L = L_task + λ Σ_k F_k (θ_k − θ*_k)². Its gradient 2 λ F (θ − θ*) is added to the plain gradient as a tree.
 
-running    the published Split numbers (called EWC there, EWC++ elsewhere): squared gradients of mini-batches are summed
-           up, folded in every 50 steps (F ← 0.1 F + 0.9 mean), and scaled to [0, 1] at the end of a task
+running    the published Split numbers (called EWC there, EWC++ elsewhere): squared gradients of mini-batches are
+           summed up, folded in every 50 steps (F ← 0.1 F + 0.9 mean), and scaled to [0, 1] at the end of a task
 per_task   the classic form: F_j and θ*_j of every old task, F_j the mean squared gradient at the end of task j
 collapsed  the same penalty exactly, kept as Σ F_j and Σ F_j θ*_j: two tensors however many tasks there are
 """
