@@ -1,6 +1,6 @@
 """Split-CIFAR on a GPU: the cells this project reports for the core methods, and the search behind CAR at m = 85.
 
-    python benchmarks/split_cifar.py core|study|search|distances|readings|slower --data DIR --out DIR [--warm]
+    python benchmarks/split_cifar.py SET --data DIR --out DIR [--warm]
 
 core      17 tasks, 5 seeds: SGD, ER and CAR at m = 85 and 425, multi-task
 study     17 tasks, 5 seeds: SGD, ER and CAR at m = 85 and 425: the 25 runs whose time is reported
@@ -8,6 +8,8 @@ search    the 3 validation tasks, 8 seeds (--seeds 8): readings of CAR that the 
 distances the same tasks and seeds: distances, weights and learning rates
 readings  17 tasks, 5 seeds: what the search found worth reporting beside the default
 slower    17 tasks, 5 seeds: the same at the learning rate the search prefers
+grids     the validation tasks, 5 seeds: hyper-parameters of every method
+methods   17 tasks, 5 seeds, m = 85 and 425: every method (--chosen: with what the grids chose, a JSON file)
 
 Writes records.jsonl (one record a run) and time.json, and prints a table last. `--warm` first makes a few steps of
 every cell, so that kernels are compiled; the time is that of what follows.
@@ -31,7 +33,10 @@ from reprise.runner import run_experiments
 from reprise.streams import STREAMS
 
 Settings = dict[str, object]
-SHOWN = ("m", "lr", "distance", "lam_fm", "store", "old_heads", "bn", "replay")
+SHOWN = (
+    *("m", "lr", "distance", "lam_fm", "store", "old_heads", "bn", "replay"),
+    *("lam", "reference", "reg", "beta", "s", "lam_anchor", "gamma", "alpha"),
+)
 
 
 def core() -> list[tuple[str, Settings]]:
@@ -86,14 +91,37 @@ def slower() -> list[tuple[str, Settings]]:
     return cells
 
 
-SETS = {
-    "core": core,
-    "study": study,
-    "search": search,
-    "distances": distances,
-    "readings": readings,
-    "slower": slower,
+GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
+    "ewc": {"lam": (1.0, 10.0, 30.0), "lr": (0.03, 0.1)},
+    "agem": {"reference": (10, 256), "lr": (0.03, 0.1)},
+    "icarl": {"reg": (0.3, 1.0, 3.0), "lr": (0.03, 0.1)},
+    "mer": {"beta": (0.03, 0.1, 0.3), "s": (1.0, 5.0), "lr": (0.03, 0.1)},
+    "hal": {"lam_anchor": (0.1, 0.3, 1.0), "gamma": (0.1, 1.0)},
+    "side_tuning": {"lr": (0.01, 0.03, 0.1)},
+    "derpp": {"alpha": (0.1, 0.3, 0.5), "beta": (0.5, 1.0)},
+    "lwf": {"lam": (0.1, 1.0, 10.0), "lr": (0.03, 0.1)},
 }
+MEMORY_FREE = ("sgd", "multitask", "ewc", "side_tuning", "lwf")
+
+
+def grids() -> list[tuple[str, Settings]]:
+    """Each method's grid, at m = 85 where it has a memory; on the validation tasks only."""
+    cells: list[tuple[str, Settings]] = []
+    for method, grid in GRIDS.items():
+        own: Settings = {"split": "validation"} | ({} if method in MEMORY_FREE else {"m": 85})
+        for values in itertools.product(*grid.values()):
+            cells.append((method, own | dict(zip(grid, values, strict=True))))
+    return cells
+
+
+def methods() -> list[tuple[str, Settings]]:
+    cells: list[tuple[str, Settings]] = [(name, {}) for name in MEMORY_FREE]
+    for m in (85, 425):
+        cells += [(name, {"m": m}) for name in ("agem", "er", "car", "icarl", "mer", "hal", "derpp")]
+    return cells
+
+
+SETS = {f.__name__: f for f in (core, study, search, distances, readings, slower, grids, methods)}
 
 
 def main() -> int:
@@ -109,8 +137,15 @@ def main() -> int:
     parser.add_argument("--steps", type=int)
     parser.add_argument("--precision", default="tf32")
     parser.add_argument("--warm", action="store_true")
+    parser.add_argument("--only", help="some methods of the set, for example ewc,lwf")
+    parser.add_argument("--chosen", type=Path, help="JSON: fields of each method")
     options = parser.parse_args()
     cells = SETS[options.which]()
+    if options.only:
+        cells = [cell for cell in cells if cell[0] in options.only.split(",")]
+    if options.chosen:
+        chosen = json.loads(options.chosen.read_text())
+        cells = [(method, chosen.get(method, {}) | settings) for method, settings in cells]
     more = {"precision": options.precision, "tasks": options.tasks, "steps": options.steps}
     experiments = [
         make_experiment("split-cifar", method, settings | more, STREAMS["split-cifar"].protocol)
