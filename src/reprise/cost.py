@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,15 +26,12 @@ def count_macs(model: Model, stream: Stream, task: int) -> int:
 
 def measure_cost(model: Model, stream: Stream, examples_per_step: int) -> dict[str, Any]:
     """MACs and seconds of one query per task, and FLOPs of a training step (forward and backward)."""
-    was_training, on_gpu = model.training, next(model.parameters()).is_cuda
-    model.eval()
-    # Operations are counted where torch sees them.
-    use_kernels(model, False)
+    on_gpu = next(model.parameters()).is_cuda
     # Heads of one shape cost the same: one task speaks for all.
     tasks = range(1 if stream.shared_head else len(stream.tasks))
-    macs = [count_macs(model, stream, task) for task in tasks]
-    seconds = [_seconds(model, stream, task) for task in tasks]
-    model.train(was_training)
+    with _as_queried(model):
+        macs = [count_macs(model, stream, task) for task in tasks]
+        seconds = [_seconds(model, stream, task) for task in tasks]
     return {
         "macs_per_query": macs,
         "seconds_per_query": seconds,
@@ -40,6 +39,26 @@ def measure_cost(model: Model, stream: Stream, examples_per_step: int) -> dict[s
         "flops_per_step": 3 * 2 * macs[0] * examples_per_step,
         "peak_memory": torch.cuda.max_memory_allocated() if on_gpu else None,
     }
+
+
+@contextmanager
+def _as_queried(model: Model) -> Iterator[None]:
+    """Evaluation mode, and torch's operators, which are those that are counted; then each module as it was: what a
+    method holds still is in another mode than the rest."""
+    flags = ("training", "kernels")
+    before = [
+        (module, flag, vars(module)[flag])
+        for module in model.modules()
+        for flag in flags
+        if flag in vars(module)
+    ]
+    model.eval()
+    use_kernels(model, False)
+    try:
+        yield
+    finally:
+        for module, flag, value in before:
+            setattr(module, flag, value)
 
 
 def _seconds(model: Model, stream: Stream, task: int, repeats: int = 5) -> float:
