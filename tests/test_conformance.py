@@ -33,7 +33,10 @@ from reprise.streams.stream import Stream
 from reprise.train import Trainer
 from reprise.types import Batch, Output, Tree
 
-SETTINGS: Mapping[str, Mapping[str, Any]] = {}
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "ewc": {"every": 2},
+    "hal": {"anchor_steps": 3, "finetune_steps": 2},
+}
 """Fields without which a method would not act, or act for minutes, in runs of a few steps."""
 
 Check = Callable[[World, str], None]

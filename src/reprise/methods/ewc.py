@@ -25,9 +25,6 @@ from reprise.randomness import rng
 from reprise.streams.stream import Stream
 from reprise.types import Batch, Tree
 
-EVERY = 50
-"""Steps between two foldings of the running Fisher."""
-
 
 @dataclass(frozen=True)
 class EWC(Method):
@@ -41,6 +38,8 @@ class EWC(Method):
     """what the penalty holds: all parameters or the encoder; auto: all on Split, else the encoder"""
     ema: float = 0.9
     """weight of the newest estimate when the running Fisher is folded"""
+    every: int = 50
+    """steps between two foldings"""
     samples: int = 5000
     """examples behind a task's Fisher (per_task, collapsed)"""
     fisher_batch: int = 10
@@ -51,10 +50,9 @@ class EWC(Method):
     def __post_init__(self) -> None:
         if not self.lam >= 0:
             raise InputError(f"lam: {self.lam} is not a weight; give 0 or more.")
-        if min(self.samples, self.fisher_batch) < 1:
-            raise InputError(
-                f"samples, fisher_batch: {self.samples}, {self.fisher_batch} are not both positive."
-            )
+        for name in ("samples", "fisher_batch", "every"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name}: {getattr(self, name)} is not positive; give 1 or more.")
 
     def resolve(self, stream: Stream, features_shape: tuple[int, ...]) -> EWC:
         split = stream.shared_head
@@ -97,12 +95,12 @@ class EWC(Method):
     def fold(self, state: Tree, grads: Tree) -> Tree:
         """T ← T + g²; every 50 steps F ← (1 − ema) F + ema T / 50 and T ← 0."""
         steps = state["steps"] + 1
-        due = steps % EVERY == 0
+        due = steps % self.every == 0
         found: Tree = {"steps": steps}
         for name, grad in grads.items():
             if f"recent.{name}" in state:
                 recent, fisher = state[f"recent.{name}"] + grad.square(), state[f"fisher.{name}"]
-                folded = (1 - self.ema) * fisher + self.ema / EVERY * recent
+                folded = (1 - self.ema) * fisher + self.ema / self.every * recent
                 found[f"fisher.{name}"] = torch.where(due, folded, fisher)
                 found[f"recent.{name}"] = torch.where(due, torch.zeros_like(recent), recent)
         return found

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from reprise.engine import Engine
@@ -20,7 +19,7 @@ from reprise.errors import InputError
 from reprise.examples import Examples
 from reprise.method import Needs, Recall
 from reprise.methods.er import ER
-from reprise.methods.icarl import pooled
+from reprise.methods.icarl import members, pooled
 from reprise.models.heads import StackedHeads
 from reprise.net import Net
 from reprise.streams.stream import Stream
@@ -115,7 +114,7 @@ class HAL(ER):
         classes = state["image"].shape[0]
         member = torch.ones_like(seen["f"][:, :1])
         if "y" in seen:
-            member = F.one_hot(seen["y"] % classes, classes).to(seen["f"].dtype)
+            member = members(seen["y"] % classes, classes, seen["f"].dtype)
         count = member.sum(0)
         means = {
             "image": torch.einsum("nc,n...->c...", member, seen["x"]),
@@ -154,18 +153,25 @@ class HAL(ER):
         """The anchors: from each class's mean image, by Adam, within the range of the data; in evaluation mode."""
         blank = torch.zeros_like(first.x, dtype=torch.uint8)
         least, most = (engine.reader.normalise(blank + value, first.x.dtype) for value in (0, 255))
-        image = engine.state["image"].clone().requires_grad_()
-        adam = torch.optim.Adam([image], lr=self.anchor_lr)
+        image = engine.state["image"].clone()
+        # Adam's way does not depend on where it is, and is as long as its rate: walked at rate 1 from anywhere, it
+        # serves lanes of different rates.
+        way = torch.zeros_like(image, requires_grad=True)
+        adam = torch.optim.Adam([way], lr=1.0)
         for _ in range(self.anchor_steps):
-            batch = first.with_tensors(first.tensors() | {"x": image.detach()})
+            batch = first.with_tensors(first.tensors() | {"x": image})
             grads, _ = engine.gradient(
                 self.forgotten, [batch], finetuned, wrt="inputs", mode="eval", statistics=False
             )
-            image.grad = grads["current"]
+            way.grad = grads["current"]
+            before = way.detach().clone()
             adam.step()
-            with torch.no_grad():
-                image.clamp_(least, most)
-        return image.detach()
+            moved = engine.lift(self._moved)({"image": image, "by": way.detach() - before})
+            image = moved.clamp(least, most)
+        return image
+
+    def _moved(self, tree: Tree) -> Tensor:
+        return tree["image"] + self.anchor_lr * tree["by"]
 
     def forgotten(self, net: Net, batch: Batch, out: Output, finetuned: Tree) -> Tensor:
         """Σ over the anchors of ℓ(θ) − ℓ(θ_M) + γ · mean (φ(e) − φ_c)²: one gradient serves them all."""

@@ -103,7 +103,7 @@ class ICaRL(Method):
         tasks, classes = len(net.kinds), memory["logits"].shape[1]
         means, there = self._means(memory, tasks, classes)
         if self.feature == "logits":
-            own = F.one_hot(task, tasks).to(x.dtype)
+            own = members(task, tasks, x.dtype)
             means, there = torch.einsum("nt,tcd->ncd", own, means), (own @ there.to(x.dtype)) > 0.5
             far = (own_logits(net, out.features, task).unsqueeze(1) - means).square().sum(-1)
             return torch.where(there, -far, out.prediction)
@@ -112,7 +112,7 @@ class ICaRL(Method):
         if out.prediction.shape[1] == tasks * classes:
             # A class that holds nothing is judged by its head only where no class holds anything.
             return torch.where(known.any(), torch.where(known, -far, -torch.inf), out.prediction)
-        own = F.one_hot(task, tasks).to(x.dtype)
+        own = members(task, tasks, x.dtype)
         near = torch.einsum("nt,ntc->nc", own, torch.where(known, -far, 0.0).view(-1, tasks, classes))
         return torch.where((own @ there.to(x.dtype)) > 0.5, near, out.prediction)
 
@@ -120,7 +120,7 @@ class ICaRL(Method):
         """[tasks, classes, d] means of what is remembered, and [tasks, classes] where anything is."""
         features = memory[self.feature]
         place = memory["task"].long() * classes + memory["y"].long() % classes
-        member = F.one_hot(place, tasks * classes).to(features.dtype) * memory["held"].unsqueeze(1)
+        member = members(place, tasks * classes, features.dtype) * memory["held"].unsqueeze(1)
         count = member.sum(0)
         means = (member.T @ features) / count.clamp(min=1.0).unsqueeze(1)
         return means.view(tasks, classes, -1), (count > 0).view(tasks, classes)
@@ -130,8 +130,13 @@ def own_logits(net: Net, features: Tensor, task: Tensor | int) -> Tensor:
     """The logits of each example's own task [n, classes], whatever scenario the heads answer in."""
     assert isinstance(task, Tensor)
     logits = net.predict(features, None)
-    own = F.one_hot(task, logits.shape[1]).to(logits.dtype)
+    own = members(task, logits.shape[1], logits.dtype)
     return torch.einsum("nt,ntc->nc", own, logits)
+
+
+def members(index: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
+    """[n, groups]: 1 where an example belongs. (`F.one_hot` checks its input on the host.)"""
+    return (index.unsqueeze(1) == torch.arange(groups, device=index.device)).to(dtype)
 
 
 def pooled(features: Tensor) -> Tensor:

@@ -109,9 +109,7 @@ class MER(Method):
 
 
 def _between(before: Tree, after: Tree, part: float | Tensor) -> Tree:
-    like = next(iter(before.values()))
-    weight = torch.as_tensor(part, dtype=like.dtype, device=like.device)
-    return {name: torch.lerp(start, after[name], weight) for name, start in before.items()}
+    return {name: torch.lerp(start, after[name], part) for name, start in before.items()}
 
 
 def singles(batch: Batch, stacked: bool) -> Iterator[Batch]:
