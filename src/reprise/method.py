@@ -63,6 +63,12 @@ class Method:
     """Train all tasks at once (the multi-task reference)."""
     refresh: ClassVar[tuple[str, ...]] = ()
     """Memory columns recomputed for all rows at each task end."""
+    captures: ClassVar[bool] = True
+    """A step needs nothing of the host, so that it may become a CUDA graph."""
+    first_task_is_sgd: ClassVar[bool] = True
+    """While there is only one task, it trains as plain SGD does (a check holds it to that)."""
+    inert: ClassVar[frozenset[str]] = frozenset()
+    """Fields that act only under other settings than the default ones."""
     neutral: ClassVar[Mapping[str, float]] = {}
     """Values of its own float fields at which the method is exactly its parent class: same parameters, same steps,
     whatever its other fields say. Runs of the parent may then be lanes beside it. Not inherited: each class says it

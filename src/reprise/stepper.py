@@ -84,8 +84,8 @@ class Steppers:
         self._graphs: dict[object, GraphStepper] = {}
 
     def stepper(self, feed: Feed, start: int = 0) -> Stepper:
-        """On a GPU, with steps all alike and an optimizer without host state: a graph."""
-        alike = feed.uniform and self.optimizer == "sgd"
+        """On a GPU, with steps all alike, an optimizer without host state and a method that allows it: a graph."""
+        alike = feed.uniform and self.optimizer == "sgd" and self.method.captures
         if not (feed.current.is_cuda and alike and feed.steps > max(start, feed.quiet) + WARM_UP + 1):
             return Stepper(self.method, self.engine, feed, start)
         learning = frozenset(name for name, p in self.engine.params.items() if p.requires_grad)
