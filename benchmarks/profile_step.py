@@ -31,10 +31,13 @@ from reprise.train import Trainer
 
 KINDS = (
     (
-        "convolution",
-        r"_product|_spread|_filters|_lines|conv|cudnn|implicit|gemm|gemv|wgrad|dgrad|cutlass|xmma|sm90",
+        "norm",
+        r"^(partial_moments|merge_moments|normalise|partial_gradients|merge_gradients|gradient)$|batch_norm|bn_",
     ),
-    ("norm", r"_partial|_normalise|_gradient|batch_norm|bn_"),
+    (
+        "convolution",
+        r"^(product|spread|filters|lines|line_filters)$|conv|cudnn|implicit|gemm|gemv|cutlass|xmma|sm90",
+    ),
     ("update", r"multi_tensor"),
     ("copy", r"copy|cat|Memcpy|index|gather|Memset"),
 )
