@@ -35,6 +35,11 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "sgd": [{}, {"lr": 0.01}],
     "er": [{}, {"m_per_class": 5}, {"lam": 0.5}],
     "car": [{}, {"m_per_class": 5}, {"lam_fm": 1.0}],
+    "ewc": [{"every": 4}, {"every": 4, "lam": 3.0}],
+    "hal": [
+        {"anchor_steps": 3, "finetune_steps": 2},
+        {"anchor_steps": 3, "finetune_steps": 2, "lam_anchor": 0.3},
+    ],
 }
 """What lanes of a group may differ in; methods not named here run twice as they are."""
 SHORT, LONG = {"tasks": 2, "steps": 6}, {"tasks": 3, "steps": 8}
@@ -60,12 +65,14 @@ def trained(cells: list[Cell], device: torch.device, stacked: bool, kernels: boo
 
 
 def furthest(lanes: Trainer, lane: int, other: Trainer, other_lane: int | None) -> float:
-    """The largest difference of a parameter or statistic between a lane and another run."""
+    """The largest difference of a parameter or statistic between a lane and another run, where its tensor has numbers
+    above 1 in parts of the largest of them."""
     theirs = other.engine.params | other.engine.buffers
     worst = 0.0
     for name, value in (lanes.engine.params | lanes.engine.buffers).items():
         twin = theirs[name] if other_lane is None else theirs[name][other_lane]
-        worst = max(worst, (value[lane].double() - twin.double()).abs().max().item())
+        apart = (value[lane].double() - twin.double()).abs().max()
+        worst = max(worst, (apart / twin.double().abs().max().clamp(min=1.0)).item())
     return worst
 
 
@@ -82,7 +89,8 @@ def kernels_against_plain(method: str, device: torch.device, precision: str) -> 
 
 
 def in_company(method: str, device: torch.device, precision: str) -> float:
-    cells = [cell(method, seed, precision=precision, **LONG) for seed in range(9)]
+    own = SETTINGS.get(method, [{}])[0]
+    cells = [cell(method, seed, precision=precision, **LONG, **own) for seed in range(9)]
     many = trained(cells, device, stacked=True, kernels=True)
     return max(
         furthest(many, lane, trained([cells[lane]], device, stacked=True, kernels=True), 0) for lane in (0, 8)
