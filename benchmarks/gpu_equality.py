@@ -2,6 +2,7 @@
 
     python benchmarks/gpu_equality.py --out DIR [--device cuda]
 
+step       float64, lanes of different seeds and settings against single runs, each step from the same numbers
 float64    lanes of different seeds and settings (ER and CAR also as one mixed group) against single runs driven step
            by step, after a short and a longer training: rounding differs, and training amplifies it
 kernels    our kernels in float64 and float32 against torch's operators in float64, after the short training
@@ -26,6 +27,7 @@ from reprise.ledger import settle
 from reprise.methods import METHODS
 from reprise.results import environment
 from reprise.runner import set_arithmetic, stream_of
+from reprise.stepper import Stepper
 from reprise.streams import STREAMS
 from reprise.train import Trainer
 
@@ -82,6 +84,31 @@ def against_single(method: str, device: torch.device, length: dict[str, int]) ->
     return max(furthest(lanes, i, trained([one], device, stacked=False), None) for i, one in enumerate(cells))
 
 
+def step_by_step(method: str, device: torch.device, steps: int) -> float:
+    """Each step of the second task from the same numbers on both sides: what rounding does in one step.
+
+    Training amplifies it, MER's steps on single images ten thousand times and more a step.
+    """
+    cells = group(method, precision="float64", tasks=2, steps=steps)
+    set_arithmetic("float64")
+    lanes = Trainer(cells, device, stacked=True, kernels=False)
+    second = min(1, len(lanes.phases) - 1)
+    stepper = lanes.steppers.stepper(lanes.skip_to(second))
+    singles = [Trainer([one], device, stacked=False, kernels=False) for one in cells]
+    alone = [Stepper(single.method, single.engine, single.skip_to(second), 0) for single in singles]
+    worst = 0.0
+    for step in range(steps):
+        for lane, single in enumerate(singles):
+            for part in ("params", "buffers", "state"):
+                for name, value in getattr(single.engine, part).items():
+                    value.data.copy_(getattr(lanes.engine, part)[name][lane])
+        stepper.run(step)
+        for lane, single in enumerate(singles):
+            alone[lane].run(step)
+            worst = max(worst, furthest(lanes, lane, single, None))
+    return worst
+
+
 def kernels_against_plain(method: str, device: torch.device, precision: str) -> float:
     exact = trained(group(method, precision="float64", **SHORT), device, stacked=True)
     fast = trained(group(method, precision=precision, **SHORT), device, stacked=True, kernels=True)
@@ -122,6 +149,8 @@ def main() -> None:
         content = {"rows": rows, "short": SHORT, "long": LONG, "environment": environment(device)}
         (options.out / "equality.json").write_text(json.dumps(content, indent=1))
 
+    for method in methods:
+        note("float64, step by step: lanes against single", method, step_by_step, 12)
     for method in methods:
         note("float64, short: lanes against single", method, against_single, SHORT)
     note("float64, short: lanes against single", "er + car", against_single, SHORT)
