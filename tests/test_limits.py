@@ -66,6 +66,7 @@ LANES: list[tuple[str, list[dict[str, Any]], dict[str, Any]]] = [
     ("er", [{}, {"lam": 0.5}, {"m": 45}], {}),
     ("er", [{}, {}, {}], {"fill": "ring_class", "bn": "separate"}),
     ("er", [{}, {}, {}], {"fill": "uniform_task", "scope": "each_task", "old_heads": "hold"}),
+    ("er", [{}, {}, {}], {"scenario": "class", "old_heads": "hold"}),
     ("er", [{}, {}, {}], {"fill": "reservoir", "m": 10, "clip": 0.5}),
     ("car", [{}, {"lam_fm": 1.0}, {"m": 45}], {}),
     ("car", [{}, {}, {}], {"store": "eval", "scenario": "class"}),

@@ -42,12 +42,16 @@ class Net:
     def predict(self, features: Tensor, task: Tensor | int | None, held: bool = False) -> Tensor:
         """A head's prediction from features; of stacked heads None asks for all [n, tasks, classes].
 
-        `held`: without a gradient into the heads themselves.
+        `held`: without a gradient into the heads themselves. The running statistics of a head's norms, which move
+        in the joint pass, do not move here.
         """
-        named = self.weights[0] if self.weights else dict(self.model.named_parameters())
-        heads = {n.removeprefix("heads."): p for n, p in named.items() if n.startswith("heads.")}
-        heads = {n: p.detach() for n, p in heads.items()} if held else heads
-        return functional_call(self.model.heads, heads, (features, task))
+        params, buffers = self.weights or (
+            dict(self.model.named_parameters()),
+            dict(self.model.named_buffers()),
+        )
+        own = {n: p.detach() if held else p for n, p in _under("heads.", params)}
+        read = {n: b.clone() if b.is_floating_point() else b for n, b in _under("heads.", buffers)}
+        return functional_call(self.model.heads, own | read, (features, task))
 
     def at(self, params: Tree) -> Net:
         """The same world at other parameters (a look-ahead)."""
@@ -68,3 +72,7 @@ class Net:
             return values.mean()
         total, weight = weighted_sums(values, weights)
         return total / weight.clamp(min=1e-12)
+
+
+def _under(prefix: str, tree: Tree) -> list[tuple[str, Tensor]]:
+    return [(name.removeprefix(prefix), t) for name, t in tree.items() if name.startswith(prefix)]

@@ -1,8 +1,9 @@
-"""Convolution without bias, in the arithmetic of the encoder: torch's own, or the lanes' kernel."""
+"""Convolution without bias, in the arithmetic that is asked for: torch's own, or the lanes' kernel."""
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reprise.models.heads import StackedHeads
@@ -30,10 +31,24 @@ class Conv(nn.Conv2d):
         return self._conv_forward(x.to(compute), self.weight.to(compute), None)
 
 
+class UpConv(nn.ConvTranspose2d):
+    """A transposed 3x3 convolution without bias that doubles the resolution; `compute` as in `Conv`."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, 3, 2, padding=1, output_padding=1, bias=False)
+        self.compute: torch.dtype | None = None
+
+    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+        compute = self.compute or self.weight.dtype
+        return F.conv_transpose2d(
+            x.to(compute), self.weight.to(compute), None, 2, padding=1, output_padding=1
+        )
+
+
 def compute_in(model: nn.Module, dtype: torch.dtype | None) -> None:
-    """Let the encoder's convolutions multiply in this dtype; norms keep their statistics in that of the weights."""
+    """Let these convolutions multiply in this dtype; norms keep their statistics in that of the weights."""
     for module in model.modules():
-        if isinstance(module, Conv):
+        if isinstance(module, (Conv, UpConv)):
             module.compute = dtype
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from reprise.errors import InputError
 from reprise.models.conv import Conv
 from reprise.models.norm import Norm
+from reprise.models.resnet50 import ResNet50
 
 
 class BasicBlock(nn.Module):
@@ -75,10 +76,31 @@ class SmallConvNet(nn.Module):
         return self.bn2(self.conv2(self.bn1(self.conv1(x)))).to(self.conv1.weight.dtype)
 
 
+class RoomsResNet(nn.Module):
+    """A ResNet for maps at 64 x 64: x [n, 3, h, w] -> features [n, 64, h / 8, w / 8], with 100,624 parameters."""
+
+    taps = ("stages.0", "stages.1", "stages.2")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = Conv(3, 16, 3, 2, padding=1)
+        self.bn1 = Norm(16, relu=True)
+        self.stages = nn.Sequential(
+            nn.Sequential(BasicBlock(16, 16, 1), BasicBlock(16, 16, 1)),
+            nn.Sequential(BasicBlock(16, 32, 2), BasicBlock(32, 32, 1)),
+            nn.Sequential(BasicBlock(32, 64, 2)),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.stages(self.bn1(self.conv1(x))).to(self.conv1.weight.dtype)
+
+
 ENCODERS: dict[str, Callable[[], nn.Module]] = {
     "resnet18-reduced": lambda: ReducedResNet18(20),
     "resnet18-tiny": lambda: ReducedResNet18(8),
     "convnet-small": lambda: SmallConvNet(8),
+    "resnet-rooms": RoomsResNet,
+    "resnet50": ResNet50,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -75,31 +76,26 @@ class PooledLinear(nn.Module):
         return self.fc(features if features.dim() == 2 else features.flatten(2).mean(-1))
 
 
-class SmallDecoder(nn.Module):
-    """Features [n, c, h / 4, w / 4] -> [n, outputs, h, w]: one hidden layer, then two doublings."""
-
-    def __init__(self, dims: int, outputs: int) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(dims, 16, 3, padding=1)
-        self.up1 = nn.ConvTranspose2d(16, 16, 3, 2, padding=1, output_padding=1)
-        self.up2 = nn.ConvTranspose2d(16, outputs, 3, 2, padding=1, output_padding=1)
-
-    def forward(self, features: Tensor) -> Tensor:
-        hidden = torch.relu(self.conv(features))
-        return self.up2(torch.relu(self.up1(hidden)))
+Shape = tuple[int, ...]
 
 
 class SeparateHeads(nn.Module):
-    """A module per task, for heads of different shapes; a batch has one task."""
+    """A module per task, for heads of different shapes; a batch has one task.
 
-    def __init__(self) -> None:
+    decoder  makes the head of a task with a target per pixel, from its kind and the shapes of features and input
+    """
+
+    def __init__(self, decoder: Callable[[Kind, Shape, Shape], nn.Module]) -> None:
         super().__init__()
+        self.decoder = decoder
         self.of_task = nn.ModuleList()
 
-    def add(self, kind: Kind, dims: int) -> None:
+    def add(self, kind: Kind, features_shape: Shape, input_shape: Shape) -> None:
         """The next task's head, initialised from the current generator."""
         self.of_task.append(
-            SmallDecoder(dims, kind.outputs) if kind.dense else PooledLinear(dims, kind.outputs)
+            self.decoder(kind, features_shape, input_shape)
+            if kind.dense
+            else PooledLinear(features_shape[0], kind.outputs)
         )
 
     def forward(self, features: Tensor, task: int) -> Tensor:

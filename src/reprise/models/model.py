@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from reprise.models.decoders import build_decoder
 from reprise.models.encoders import build_encoder
 from reprise.models.heads import SeparateHeads, StackedHeads
 from reprise.randomness import torch_seeded
@@ -111,15 +113,16 @@ def build_model(encoder_name: str, stream: Stream, seed: int, taps: bool = False
     of task j part j + 1, so that heads made early and late agree."""
     with torch_seeded(seed, "init", 0):
         encoder = build_encoder(encoder_name)
-    model = Model(encoder, SeparateHeads(), _taps_of(encoder) if taps else ())
+    heads = SeparateHeads(partial(build_decoder, encoder_name))
+    model = Model(encoder, heads, _taps_of(encoder) if taps else ())
     model.input_shape = stream.input_shape
-    dims = model.layer_shapes(stream.input_shape)["features"][0]
+    features_shape = model.layer_shapes(stream.input_shape)["features"]
     if stream.shared_head:
         assert stream.classes_per_task is not None
         whole = stream.scenario == "class"
-        model.heads = StackedHeads(len(stream.tasks), stream.classes_per_task, dims, whole)
+        model.heads = StackedHeads(len(stream.tasks), stream.classes_per_task, features_shape[0], whole)
     for task in range(len(stream.tasks)):
-        grow_head(model, stream, task, seed, dims)
+        grow_head(model, stream, task, seed, features_shape)
     return model
 
 
@@ -128,10 +131,10 @@ def _taps_of(encoder: nn.Module) -> tuple[str, ...]:
     return tuple(str(name) for name in taps)
 
 
-def grow_head(model: Model, stream: Stream, task: int, seed: int, dims: int) -> None:
+def grow_head(model: Model, stream: Stream, task: int, seed: int, features_shape: tuple[int, ...]) -> None:
     """Give a task its head, initialised from its own generator."""
     with torch_seeded(seed, "init", task + 1):
         if isinstance(model.heads, StackedHeads):
             model.heads.reset(task)
         elif isinstance(model.heads, SeparateHeads):
-            model.heads.add(stream.tasks[task].kind, dims)
+            model.heads.add(stream.tasks[task].kind, features_shape, stream.input_shape)
