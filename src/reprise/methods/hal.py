@@ -33,7 +33,7 @@ IMAGE_DECAY = 0.9
 class HAL(ER):
     """Replay, and look ahead at what a step would do to anchors."""
 
-    lam_anchor: float = 1.0
+    lam_anchor: float = 0.1
     """λ, weight of the anchors' term"""
     gamma: float = 0.1
     """γ, weight of staying near the mean embedding while an anchor is learned"""
