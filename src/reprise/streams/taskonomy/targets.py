@@ -47,8 +47,8 @@ def target(task: str, raw: np.ndarray, valid: np.ndarray | None = None) -> Targe
     elif task in CLIPPED:
         y = _ranged(raw, CLIPPED[task]).clip(-1, 1)
     elif task in UNCLIPPED:
-        y = _ranged(raw, UNCLIPPED[task])
-        y = blur(y) if task == "edge_occlusion" else y
+        # Blurred before it is mapped, which is the same: the blur's weights sum to 1.
+        y = _ranged(blur(raw.astype(np.float32)) if task == "edge_occlusion" else raw, UNCLIPPED[task])
     else:
         y = raw.astype(np.float32) / np.float32(127.5) - 1
     return y, valid if TASKS[task].masked else None

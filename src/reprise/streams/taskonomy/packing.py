@@ -21,7 +21,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from multiprocessing import get_context
+from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
 from typing import Any
 
@@ -252,8 +252,11 @@ def _pool(workers: int) -> Iterator[Callable[..., Iterator[Any]]]:
     if workers == 1:
         yield map
         return
-    # Started afresh: a fork of a process that has threads (torch's) can hang.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    # Not forks of this process: with threads (torch's) they can hang. Forks of a fresh one that has imported this
+    # module, or, where there is no such thing, processes that import it each.
+    context = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
+    context.set_forkserver_preload([__name__])
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
         try:
             yield pool.map
         except BaseException:
@@ -313,8 +316,8 @@ class PackedBuilding:
 class Packed:
     """The buildings of a pack as one table; a row is a view."""
 
-    def __init__(self, size: int, buildings: Sequence[PackedBuilding]) -> None:
-        self.size, self.buildings = size, tuple(buildings)
+    def __init__(self, size: int, domains: Sequence[str], buildings: Sequence[PackedBuilding]) -> None:
+        self.size, self.domains, self.buildings = size, tuple(domains), tuple(buildings)
         self._starts = np.cumsum([0, *(len(building.views) for building in self.buildings)])
 
     def __len__(self) -> int:
@@ -341,7 +344,7 @@ class Packed:
 
     def rows(self, task: str, buildings: Iterable[str] | None = None, masks: bool = True) -> np.ndarray:
         """int64 [n]: the views usable for the task, of some buildings or of all."""
-        (spec,) = find_tasks([task])
+        spec = self._task(task, masks)
         wanted = {building.name for building in self.buildings} if buildings is None else set(buildings)
         if lacking := sorted(wanted - {building.name for building in self.buildings}):
             raise InputError(f"buildings: {some(lacking)} not in this pack; pack them first.")
@@ -352,9 +355,17 @@ class Packed:
         ]
         return np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64)
 
+    def _task(self, name: str, masks: bool) -> TaskonomyTask:
+        (task,) = find_tasks([name])
+        if lacking := [domain for domain in task.needs(masks) if domain not in self.domains]:
+            raise InputError(
+                f"tasks: {name} needs {some(lacking)}, not in this pack; pack for this task too."
+            )
+        return task
+
     def left_out(self, task: str, masks: bool = True) -> str | None:
         """The counted warning about views the task goes without; None when it has all."""
-        (spec,) = find_tasks([task])
+        spec = self._task(task, masks)
         return left_out(spec, [found for b in self.buildings for found in b.obstacles(spec, masks)])
 
     def take(self, domain: str, rows: np.ndarray) -> np.ndarray:
@@ -391,7 +402,8 @@ class Packed:
     def verify(self) -> list[str]:
         """Reads everything and returns a sentence for each array whose checksum is not the recorded one."""
         return [
-            f"{shown(building.folder / f'{name}.npy')} is damaged (its checksum differs); pack this building again."
+            f"{shown(building.folder / f'{name}.npy')} is damaged (its checksum differs); "
+            f"delete {building.name} and pack again."
             for building in self.buildings
             for name, recorded in building.sha256.items()
             if _checksum(building.folder / f"{name}.npy") != recorded
@@ -412,7 +424,7 @@ def load_pack(out: PathLike, buildings: Iterable[str] | None = None) -> Packed:
         raise InputError(f"{shown(out)} holds no {some(lacking)}; run `reprise data pack taskonomy` again.")
     if not names:
         raise InputError(f"{shown(out)} holds no complete building; run `reprise data pack taskonomy` again.")
-    return Packed(about["size"], [_load_building(folder / name, about) for name in names])
+    return Packed(about["size"], about["domains"], [_load_building(folder / name, about) for name in names])
 
 
 def _load_building(folder: Path, about: Mapping[str, Any]) -> PackedBuilding:
