@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import numpy as np
@@ -175,7 +176,7 @@ def test_some_tasks_and_buildings(root: Path, tmp_path: Path) -> None:
     assert len(packed.rows("normal")) == 4
     assert packed.rows("depth").tolist() == [0, 1, 2, 3]  # normal needs it for its mask
     with pytest.raises(InputError, match="tasks: keypoints2d needs keypoints2d, not in this pack"):
-        packed.rows("keypoints2d")
+        packed.batch("keypoints2d", np.arange(4))
     with pytest.raises(InputError, match="adams not in this pack"):
         packed.rows("normal", ["adams"])
 
@@ -218,6 +219,28 @@ def test_wrong_input(root: Path, tmp_path: Path) -> None:
         load_pack(out, ["clark"])
     with pytest.raises(InputError, match="'dpeth' is no Taskonomy task"):
         load_pack(out).rows("dpeth")
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError(28, "No space left on device"), "out cannot be written .No space left on device."),
+        (BrokenProcessPool(), "workers: one was killed, perhaps for memory; run this again with fewer"),
+    ],
+)
+def test_trouble_while_packing(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, sentence: str
+) -> None:
+    def fail(job: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr("reprise.streams.taskonomy.packing._pack_views", fail)
+        with pytest.raises(InputError, match=sentence):
+            pack(root, tmp_path / "out", 8)
+    with pytest.raises(InputError, match="holds no complete building"):
+        load_pack(tmp_path / "out")
+    assert pack(root, tmp_path / "out", 8).packed == BUILDINGS
 
 
 def test_a_building_without_images(root: Path, tmp_path: Path) -> None:

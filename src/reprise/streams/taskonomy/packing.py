@@ -32,7 +32,6 @@ from reprise.streams.fetch import PathLike, listing, open_file, shown, some
 from reprise.streams.taskonomy.domains import (
     DEPTH,
     DOMAINS,
-    TASKS,
     Domain,
     TaskonomyTask,
     domains_of,
@@ -382,7 +381,7 @@ class Packed:
         self, task: str, rows: np.ndarray, flipped: np.ndarray | None = None, masks: bool = True
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """x uint8 [n, 3, size, size], and y and mask as `target` makes them; `flipped` [n] says which mirrored."""
-        spec = TASKS[task]
+        spec = self._task(task, masks)
         valid = depth_mask(self.take(DEPTH, rows)) if spec.masked and masks else None
         x, (y, mask) = self.take("rgb", rows), target(task, self.take(spec.domain, rows), valid)
         if flipped is not None and len(which := np.flatnonzero(flipped)):

@@ -72,18 +72,15 @@ def depth_mask(depth: np.ndarray) -> np.ndarray:
     valid = depth < MISSING_DEPTH
     # Half a pixel rounds up: rather a pixel too few than one whose label is half missing.
     reach = math.floor(DILATION_RADIUS * depth.shape[-1] / REFERENCE_SIZE + 0.5)
-    for axis in (-2, -1):  # a square window is a row window after a column window
-        valid = _erode(valid, axis, min(reach, depth.shape[axis] - 1))
-    return valid
-
-
-def _erode(valid: np.ndarray, axis: int, reach: int) -> np.ndarray:
-    moved = np.moveaxis(valid, axis, 0)
-    result = moved.copy()
-    for shift in range(1, reach + 1):
-        result[shift:] &= moved[:-shift]
-        result[:-shift] &= moved[shift:]
-    return np.moveaxis(result, 0, axis)
+    columns = valid.copy()  # a square window is a row window after a column window
+    for shift in range(1, min(reach, depth.shape[-2] - 1) + 1):
+        columns[..., shift:, :] &= valid[..., :-shift, :]
+        columns[..., :-shift, :] &= valid[..., shift:, :]
+    result = columns.copy()
+    for shift in range(1, min(reach, depth.shape[-1] - 1) + 1):
+        result[..., shift:] &= columns[..., :-shift]
+        result[..., :-shift] &= columns[..., shift:]
+    return result
 
 
 def blur(y: np.ndarray) -> np.ndarray:
