@@ -36,7 +36,8 @@ def stop_at(number: int):
 
 
 @pytest.mark.parametrize("size", [SIZE, 8, 7])
-def test_round_trip(root: Path, tmp_path: Path, size: int) -> None:
+def test_round_trip(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr("reprise.streams.taskonomy.packing.CHUNK", 3)  # several jobs a building
     summary = pack(root, tmp_path / "out", size)
     assert (summary.packed, summary.already, summary.views, summary.warnings) == (BUILDINGS, (), 8, ())
     packed = load_pack(tmp_path / "out")

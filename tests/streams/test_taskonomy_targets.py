@@ -181,7 +181,7 @@ def test_logits_where_probabilities_are_expected() -> None:
     assert y[0, 8] == pytest.approx(1 / 1998, rel=1e-5)
     assert y[1].tolist() == logits[1].tolist()
     assert y[2, 0] == pytest.approx(math.exp(0.6) / (math.exp(0.6) + math.exp(0.402) + 998), rel=1e-5)
-    assert y[3, 0] < y[3, 2] < y[3, 1]
+    assert 0 < y[3, 0] < y[3, 2] < y[3, 1] < 1
     np.testing.assert_allclose(y.sum(1), 1, rtol=1e-5)
     huge = probabilities(np.array([[1e4, 0.0]]))
     assert huge.tolist() == [[1, 0]]
