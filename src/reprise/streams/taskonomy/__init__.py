@@ -1,0 +1,23 @@
+"""Taskonomy: the official folders read, checked and packed; 11 tasks over the same images."""
+
+from reprise.streams.taskonomy.check import check_taskonomy
+from reprise.streams.taskonomy.domains import DOMAINS, SEQUENCES, SPLITS, TASKS, find_split, find_tasks
+from reprise.streams.taskonomy.packing import Packed, Summary, load_pack, pack
+from reprise.streams.taskonomy.targets import depth_mask, flip, target
+
+__all__ = [
+    "DOMAINS",
+    "SEQUENCES",
+    "SPLITS",
+    "TASKS",
+    "Packed",
+    "Summary",
+    "check_taskonomy",
+    "depth_mask",
+    "find_split",
+    "find_tasks",
+    "flip",
+    "load_pack",
+    "pack",
+    "target",
+]

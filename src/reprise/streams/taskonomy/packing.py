@@ -1,0 +1,456 @@
+"""A folder of Taskonomy, decoded and resized once: arrays on disk that are mapped into memory.
+
+    OUT/pack.json               resolution and domains, the same for all buildings
+    OUT/<building>/index.json   views, problems, sizes in the files, the checksum of every array
+    OUT/<building>/<domain>.npy one row a view, resized, in the official dtype
+
+A building appears under its name when it is complete. What an interrupted run leaves of one is called
+`.<building>.part` and is done anew; complete buildings are not touched. The bytes depend on the files alone, not
+on the number of workers. Two runs must not write into one folder at the same time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from multiprocessing import get_all_start_methods, get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reprise.errors import InputError
+from reprise.streams.fetch import PathLike, listing, open_file, shown, some
+from reprise.streams.taskonomy.domains import (
+    DEPTH,
+    DOMAINS,
+    Domain,
+    TaskonomyTask,
+    domains_of,
+    find_tasks,
+)
+from reprise.streams.taskonomy.layout import (
+    Building,
+    View,
+    choose_buildings,
+    decode,
+    find_root,
+    left_out,
+    obstacle,
+    read_view,
+    scan,
+)
+from reprise.streams.taskonomy.targets import depth_mask, flip, target
+
+FORMAT = 1
+ABOUT, INDEX = "pack.json", "index.json"
+CHUNK = 16  # views decoded by one job of a worker
+
+Progress = Callable[[int, int], object]
+"""Called with the views done so far and all of them."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a call of `pack` did."""
+
+    packed: tuple[str, ...]
+    already: tuple[str, ...]
+    """Buildings that were complete before."""
+    views: int
+    bytes: int
+    warnings: tuple[str, ...]
+    """How many views each task goes without, and why; one sentence each."""
+
+
+def pack(
+    folder: PathLike,
+    out: PathLike,
+    size: int = 256,
+    buildings: Iterable[str] | None = None,
+    tasks: Iterable[str] | None = None,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Summary:
+    """Packs the buildings for the tasks (all of either by default); call it again to go on where it stopped."""
+    if size < 1 or workers < 1:
+        raise InputError(f"size {size} and workers {workers} must be positive numbers.")
+    wanted = find_tasks(tasks)
+    domains, target_folder = domains_of(wanted), Path(out)
+    root = find_root(folder)
+    found = [scan(root, name, domains) for name in choose_buildings(root, buildings)]
+    if barren := [building.name for building in found if not building.views]:
+        raise InputError(f"{some(barren)} holds no image in {shown(root)}; leave it out with `buildings`.")
+    for building in found:
+        _require_size(building, size)
+    done, total = 0, sum(len(building.views) for building in found)
+    packed, already = [], []
+    try:
+        _agree(target_folder, size, domains)
+        with _pool(workers) as run:
+            for building in found:
+                if _complete(target_folder / building.name, building):
+                    already.append(building.name)
+                    done += len(building.views)
+                    continue
+                for count in _pack_building(building, target_folder, size, domains, run):
+                    done += count
+                    if progress:
+                        progress(done, total)
+                packed.append(building.name)
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise InputError(f"{shown(out)} cannot be written ({why}); free or choose another folder.") from error
+    except BrokenProcessPool as error:
+        raise InputError("workers: one was killed, perhaps for memory; run this again with fewer.") from error
+    result = load_pack(out, [building.name for building in found])
+    lines = [line for task in wanted if (line := result.left_out(task.name))]
+    if unlabelled := sum(building.without_image for building in found):
+        lines.append(f"rgb: {unlabelled} views have labels but no image")
+    return Summary(tuple(packed), tuple(already), total, result.bytes, tuple(lines))
+
+
+def _require_size(building: Building, size: int) -> None:
+    """Pictures are never enlarged; the first tells before hours of work that all would be left out."""
+    first = decode(building.folders["rgb"] / DOMAINS["rgb"].filename(*building.views[0]), DOMAINS["rgb"])
+    if not isinstance(first, str) and (own := first.shape[-1]) < size:
+        raise InputError(
+            f"size: {size} is more than the {own} pixels of {building.name}; give at most {own}."
+        )
+
+
+def _agree(out: Path, size: int, domains: Sequence[Domain]) -> None:
+    """All buildings of a pack have one resolution and the same domains."""
+    out.mkdir(parents=True, exist_ok=True)
+    about = {"format": FORMAT, "size": size, "domains": [domain.name for domain in domains]}
+    if not os.path.lexists(out / ABOUT):
+        if inside := listing(out):
+            raise InputError(f"{shown(out)} is no pack and holds {some(inside, 3)}; choose an empty folder.")
+        _write(out / ABOUT, about)
+    elif (there := _read_json(out / ABOUT)) != about:
+        kept = ", ".join(f"{key} {there.get(key)}" for key in about if there.get(key) != about[key])
+        raise InputError(f"{shown(out)} is a pack with {kept}; choose another folder for this one.")
+
+
+def _complete(folder: Path, building: Building) -> bool:
+    """Whether the building was packed from as many files; a later download makes it anew."""
+    try:
+        index = _read_json(folder / INDEX)
+    except InputError:  # none there, or a damaged one
+        return False
+    views = [list(view) for view in building.views]
+    return bool(index.get("views") == views and index.get("files") == _file_counts(building))
+
+
+def _file_counts(building: Building) -> dict[str, int]:
+    return {name: len(files) for name, files in sorted(building.files.items())}
+
+
+@dataclass(frozen=True)
+class _Job:
+    """Some views of a building: `views` are the rows from `start` of the arrays in `folder`."""
+
+    building: Building
+    folder: Path
+    size: int
+    domains: tuple[Domain, ...]
+    start: int
+    views: tuple[View, ...]
+
+
+_Done = list[tuple[dict[str, str], int | None, list[int]]]
+"""For each view: its problems, its size in the files, the sum of each channel of its resized image."""
+
+
+def _pack_building(
+    building: Building, out: Path, size: int, domains: tuple[Domain, ...], run: Callable[..., Iterator[Any]]
+) -> Iterator[int]:
+    part = out / f".{building.name}.part"
+    _remove(part)
+    part.mkdir()
+    there = tuple(domain for domain in domains if domain.name not in building.absent)
+    shapes = {domain.name: (len(building.views), *domain.shape(size)) for domain in there}
+    for domain in there:
+        _allocate(part / f"{domain.name}.npy", domain, shapes[domain.name])
+    light = Building(building.name, (), building.folders, {}, building.absent, 0)  # what a worker must know
+    jobs = [
+        _Job(light, part, size, there, start, building.views[start : start + CHUNK])
+        for start in range(0, len(building.views), CHUNK)
+    ]
+    states: _Done = []
+    for done in run(_pack_views, jobs):
+        states += done
+        yield len(done)
+    paths = [part / f"{domain.name}.npy" for domain in there]
+    sums = dict(zip(shapes, run(_checksum, paths), strict=True))
+    images = [channels for problems, _, channels in states if "rgb" not in problems]
+    index = {
+        "format": FORMAT,
+        "size": size,
+        "views": building.views,
+        "problems": {str(row): problems for row, (problems, _, _) in enumerate(states) if problems},
+        "absent": dict(building.absent),
+        "without_image": building.without_image,
+        "pixels": sorted({pixels for _, pixels, _ in states if pixels}),
+        "files": _file_counts(building),
+        "channel_sums": [sum(channel) for channel in zip(*images, strict=True)] or [0, 0, 0],
+        "sha256": sums,
+    }
+    _write(part / INDEX, index)
+    _remove(out / building.name)
+    os.replace(part, out / building.name)
+
+
+def _allocate(path: Path, domain: Domain, shape: tuple[int, ...]) -> None:
+    """A file with npy's header and zeros: the rows of views that have no such label stay zero."""
+    dtype = np.dtype(domain.dtype).newbyteorder("<")
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    with open(path, "wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        file.truncate(file.tell() + int(np.prod(shape)) * dtype.itemsize)
+
+
+def _pack_views(job: _Job) -> _Done:
+    """Runs in a worker: decodes the views and writes their rows.
+
+    With plain writes: on a full disk, writing to mapped memory would kill the process.
+    """
+    rows = {d.name: np.zeros((len(job.views), *d.shape(job.size)), d.dtype) for d in job.domains}
+    done: _Done = []
+    for row, view in enumerate(job.views):
+        arrays, problems, pixels = read_view(job.building, view, job.domains, job.size)
+        for name, array in arrays.items():
+            rows[name][row] = array
+        done.append((problems, pixels, [int(channel.sum()) for channel in rows["rgb"][row]]))
+    for name, array in rows.items():
+        with open(job.folder / f"{name}.npy", "r+b") as file:
+            np.lib.format.read_magic(file)
+            np.lib.format.read_array_header_1_0(file)
+            file.seek(job.start * array[0].nbytes, os.SEEK_CUR)
+            file.write(array.astype(array.dtype.newbyteorder("<")).tobytes())
+    return done
+
+
+def _checksum(path: Path) -> str:
+    with open_file(path) as file:
+        os.fsync(file.fileno())  # the content must reach the disk before the building's name does
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def _pool(workers: int) -> Iterator[Callable[..., Iterator[Any]]]:
+    """A map in order, over processes where there are several."""
+    if workers == 1:
+        yield map
+        return
+    # Not forks of this process: with threads (torch's) they can hang. Forks of a fresh one that has imported this
+    # module, or, where there is no such thing, processes that import it each.
+    context = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
+    context.set_forkserver_preload([__name__])
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        try:
+            yield pool.map
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _remove(folder: Path) -> None:
+    if os.path.lexists(folder):
+        shutil.rmtree(folder)
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    fresh = path.with_name(f".{path.name}.part")
+    with open(fresh, "w", encoding="utf-8") as file:
+        json.dump(content, file, sort_keys=True, separators=(",", ":"))
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh, path)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    with open_file(path) as file:
+        try:
+            content = json.load(file)
+        except (ValueError, OSError, RecursionError) as error:
+            raise InputError(
+                f"{shown(path)} is damaged ({error!s:.80}); delete it and pack again."
+            ) from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise InputError(f"{shown(path)} is not of format {FORMAT}; pack again into an empty folder.")
+    return content
+
+
+@dataclass(frozen=True, eq=False)
+class PackedBuilding:
+    """One building of a pack: arrays[domain] is [views, ...], mapped, in the official dtype."""
+
+    name: str
+    folder: Path
+    views: np.ndarray
+    """int64 [n, 2]: point, view."""
+    problems: Mapping[int, Mapping[str, str]]
+    absent: Mapping[str, str]
+    arrays: Mapping[str, np.ndarray]
+    channel_sums: tuple[int, ...]
+    sha256: Mapping[str, str]
+
+    def obstacles(self, task: TaskonomyTask, masks: bool) -> list[str | None]:
+        """For each view, why it cannot be used for the task."""
+        return [
+            obstacle(task, self.problems.get(row, {}), self.absent, masks) for row in range(len(self.views))
+        ]
+
+
+class Packed:
+    """The buildings of a pack as one table; a row is a view."""
+
+    def __init__(self, size: int, domains: Sequence[str], buildings: Sequence[PackedBuilding]) -> None:
+        self.size, self.domains, self.buildings = size, tuple(domains), tuple(buildings)
+        self._starts = np.cumsum([0, *(len(building.views) for building in self.buildings)])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @cached_property
+    def views(self) -> np.ndarray:
+        """int64 [N, 3]: building, point, view. Views of one point show one place: split by point."""
+        parts = [np.insert(building.views, 0, k, axis=1) for k, building in enumerate(self.buildings)]
+        return np.concatenate(parts)
+
+    @property
+    def bytes(self) -> int:
+        return sum(array.nbytes for building in self.buildings for array in building.arrays.values())
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits that tell this data from any other: part of an experiment's hash."""
+        parts = [
+            (b.name, sorted(b.sha256.items()), sorted((k, sorted(v.items())) for k, v in b.problems.items()))
+            for b in self.buildings
+        ]
+        return hashlib.sha256(ascii((FORMAT, self.size, parts)).encode()).hexdigest()[:16]
+
+    def rows(self, task: str, buildings: Iterable[str] | None = None, masks: bool = True) -> np.ndarray:
+        """int64 [n]: the views usable for the task, of some buildings or of all."""
+        spec = self._task(task, masks)
+        wanted = {building.name for building in self.buildings} if buildings is None else set(buildings)
+        if lacking := sorted(wanted - {building.name for building in self.buildings}):
+            raise InputError(f"buildings: {some(lacking)} not in this pack; pack them first.")
+        parts = [
+            start + np.flatnonzero([found is None for found in building.obstacles(spec, masks)])
+            for start, building in zip(self._starts, self.buildings, strict=False)
+            if building.name in wanted
+        ]
+        return np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64)
+
+    def _task(self, name: str, masks: bool) -> TaskonomyTask:
+        (task,) = find_tasks([name])
+        if lacking := [domain for domain in task.needs(masks) if domain not in self.domains]:
+            raise InputError(
+                f"tasks: {name} needs {some(lacking)}, not in this pack; pack for this task too."
+            )
+        return task
+
+    def left_out(self, task: str, masks: bool = True) -> str | None:
+        """The counted warning about views the task goes without; None when it has all."""
+        spec = self._task(task, masks)
+        return left_out(spec, [found for b in self.buildings for found in b.obstacles(spec, masks)])
+
+    def take(self, domain: str, rows: np.ndarray) -> np.ndarray:
+        """The official arrays of some rows, [n, ...], resized."""
+        rows = np.asarray(rows)
+        result = np.empty((len(rows), *DOMAINS[domain].shape(self.size)), DOMAINS[domain].dtype)
+        owners = np.searchsorted(self._starts, rows, side="right") - 1
+        for owner in np.unique(owners):
+            mine = owners == owner
+            result[mine] = self.buildings[owner].arrays[domain][rows[mine] - self._starts[owner]]
+        return result
+
+    def batch(
+        self, task: str, rows: np.ndarray, flipped: np.ndarray | None = None, masks: bool = True
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """x uint8 [n, 3, size, size], and y and mask as `target` makes them; `flipped` [n] says which mirrored."""
+        spec = self._task(task, masks)
+        valid = depth_mask(self.take(DEPTH, rows)) if spec.masked and masks else None
+        x, (y, mask) = self.take("rgb", rows), target(task, self.take(spec.domain, rows), valid)
+        if flipped is not None and len(which := np.flatnonzero(flipped)):
+            part = flip(x[which], y[which], None if mask is None else mask[which], task)
+            x[which], y[which] = part[0], part[1]
+            if mask is not None:
+                mask[which] = part[2]
+        return x, y, mask
+
+    def channel_mean(self, buildings: Iterable[str] | None = None) -> tuple[float, ...]:
+        """The mean of each colour over all images, 0..1."""
+        chosen = [b for b in self.buildings if buildings is None or b.name in set(buildings)]
+        images = sum(sum("rgb" not in b.problems.get(k, {}) for k in range(len(b.views))) for b in chosen)
+        sums = np.array([b.channel_sums for b in chosen], np.float64).sum(0)
+        return tuple(float(total) / max(images, 1) / self.size**2 / 255 for total in sums)
+
+    def verify(self) -> list[str]:
+        """Reads everything and returns a sentence for each array whose checksum is not the recorded one."""
+        return [
+            f"{shown(building.folder / f'{name}.npy')} is damaged (its checksum differs); "
+            f"delete {building.name} and pack again."
+            for building in self.buildings
+            for name, recorded in building.sha256.items()
+            if _checksum(building.folder / f"{name}.npy") != recorded
+        ]
+
+
+def load_pack(out: PathLike, buildings: Iterable[str] | None = None) -> Packed:
+    """Opens a pack without reading its arrays; `Packed.verify` compares them with their checksums."""
+    folder = Path(out)
+    if not os.path.lexists(folder / ABOUT):
+        raise InputError(f"{shown(out)} holds no {ABOUT}; make a pack with `reprise data pack taskonomy`.")
+    about = _read_json(folder / ABOUT)
+    if type(about.get("size")) is not int or not isinstance(about.get("domains"), list):
+        raise InputError(f"{shown(folder / ABOUT)} lacks `size` or `domains`; delete it and pack again.")
+    there = [name for name in listing(folder) if os.path.lexists(folder / name / INDEX)]
+    names = there if buildings is None else sorted(set(buildings))
+    if lacking := [name for name in names if name not in there]:
+        raise InputError(f"{shown(out)} holds no {some(lacking)}; run `reprise data pack taskonomy` again.")
+    if not names:
+        raise InputError(f"{shown(out)} holds no complete building; run `reprise data pack taskonomy` again.")
+    return Packed(about["size"], about["domains"], [_load_building(folder / name, about) for name in names])
+
+
+def _load_building(folder: Path, about: Mapping[str, Any]) -> PackedBuilding:
+    index = _read_json(folder / INDEX)
+    try:
+        views = np.array(index["views"], np.int64).reshape(-1, 2)
+        problems = {int(row): dict(found) for row, found in index["problems"].items()}
+        absent, sums = dict(index["absent"]), dict(index["sha256"])
+        arrays = {
+            name: _map(folder / f"{name}.npy", DOMAINS[name], about["size"], len(views)) for name in sums
+        }
+        if index["size"] != about["size"] or {*sums, *absent} != set(about["domains"]):
+            raise ValueError("another size or other domains than the pack's")
+        channels = tuple(int(value) for value in index["channel_sums"])
+    except InputError:
+        raise
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{shown(folder)} is not a sound part of this pack ({error!s:.120}); delete it and pack again."
+        ) from error
+    return PackedBuilding(folder.name, folder, views, problems, absent, arrays, channels, sums)
+
+
+def _map(path: Path, domain: Domain, size: int, views: int) -> np.ndarray:
+    with open_file(path):
+        pass  # a regular file that is there: the sentence about another is better than numpy's
+    array = np.lib.format.open_memmap(path, mode="r")
+    if array.shape != (views, *domain.shape(size)) or array.dtype != np.dtype(domain.dtype):
+        raise ValueError(f"{path.name} holds {array.dtype} {array.shape}")
+    return array
