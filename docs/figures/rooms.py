@@ -15,11 +15,38 @@ from reprise.streams.rooms import DOMAINS, render
 from reprise.streams.rooms.scene import KINDS
 
 OBJECTS = {
-    **{564: "four-poster", 831: "studio couch", 532: "dining table", 559: "folding chair", 765: "rocking chair"},
-    **{423: "barber chair", 526: "desk", 664: "monitor", 851: "television", 453: "bookcase", 760: "refrigerator"},
-    **{827: "stove", 495: "china cabinet", 896: "washbasin", 651: "microwave", 859: "toaster", 907: "wine bottle"},
+    **{
+        564: "four-poster",
+        831: "studio couch",
+        532: "dining table",
+        559: "folding chair",
+        765: "rocking chair",
+    },
+    **{
+        423: "barber chair",
+        526: "desk",
+        664: "monitor",
+        851: "television",
+        453: "bookcase",
+        760: "refrigerator",
+    },
+    **{
+        827: "stove",
+        495: "china cabinet",
+        896: "washbasin",
+        651: "microwave",
+        859: "toaster",
+        907: "wine bottle",
+    },
     **{883: "vase", 738: "pot", 619: "lampshade", 846: "table lamp", 894: "wardrobe", 861: "toilet seat"},
-    **{435: "bathtub", 904: "window screen", 892: "wall clock", 782: "screen", 799: "sliding door", 703: "bench"},
+    **{
+        435: "bathtub",
+        904: "window screen",
+        892: "wall clock",
+        782: "screen",
+        799: "sliding door",
+        703: "bench",
+    },
     **{548: "entertainm. c.", 905: "window shade", 539: "doormat"},
 }
 SCENE_NAMES = {kind.scene: name.replace("_", " ") for name, kind in KINDS.items()}
@@ -39,7 +66,9 @@ def ramp(x: np.ndarray) -> np.ndarray:
 
 def words(lines: list[str], tile: int) -> np.ndarray:
     picture = Image.new("RGB", (tile, tile), (246, 246, 246))
-    ImageDraw.Draw(picture).multiline_text((4, 4), "\n".join(lines), fill=(20, 20, 20), font_size=max(9, tile // 10))
+    ImageDraw.Draw(picture).multiline_text(
+        (4, 4), "\n".join(lines), fill=(20, 20, 20), font_size=max(9, tile // 10)
+    )
     return np.asarray(picture)
 
 

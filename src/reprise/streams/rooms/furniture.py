@@ -104,7 +104,9 @@ class Maker:
 
     def bed(self) -> Piece:
         w = self.near(1.6)
-        cover = Look(self.fabric, shade(self.fabric, 1.35), int(self.draw.choice([PLAIN, STRIPES, CHECKS])), 0.5)
+        cover = Look(
+            self.fabric, shade(self.fabric, 1.35), int(self.draw.choice([PLAIN, STRIPES, CHECKS])), 0.5
+        )
         white = Look(WHITE)
         solids = (
             box(0, 0, 0, w, 1.05, 0.08, self.wood),

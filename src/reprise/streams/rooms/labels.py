@@ -33,8 +33,56 @@ CURVATURE_CODES = 12.7
 """Codes per 1/m."""
 
 SCENES = (
-    *(3, 23, 25, 26, 28, 37, 43, 45, 51, 52, 56, 61, 63, 88, 89, 93, 95, 100, 102, 106, 121, 124, 126, 129, 131),
-    *(133, 135, 156, 165, 176, 177, 179, 182, 203, 208, 215, 217, 228, 240, 241, 244, 246, 248, 253, 255, 264),
+    *(
+        3,
+        23,
+        25,
+        26,
+        28,
+        37,
+        43,
+        45,
+        51,
+        52,
+        56,
+        61,
+        63,
+        88,
+        89,
+        93,
+        95,
+        100,
+        102,
+        106,
+        121,
+        124,
+        126,
+        129,
+        131,
+    ),
+    *(
+        133,
+        135,
+        156,
+        165,
+        176,
+        177,
+        179,
+        182,
+        203,
+        208,
+        215,
+        217,
+        228,
+        240,
+        241,
+        244,
+        246,
+        248,
+        253,
+        255,
+        264,
+    ),
     *(269, 280, 281, 282, 285, 298, 303, 311, 317, 318, 328, 332, 343, 346, 352, 358, 363),
 )
 """The 63 of the 365 Places classes that have probability."""
@@ -48,7 +96,9 @@ def domains(room: Room, hits: Hits) -> dict[str, np.ndarray]:
     shares = _shares(room, hits)
     return {
         "rgb": _bytes(torch.stack(hits.rgb, -1) * 255),
-        "depth_zbuffer": _words(torch.where(hits.missing, MISSING_DEPTH, (hits.depth * DEPTH_UNITS).clamp(1, 60000))),
+        "depth_zbuffer": _words(
+            torch.where(hits.missing, MISSING_DEPTH, (hits.depth * DEPTH_UNITS).clamp(1, 60000))
+        ),
         "normal": _bytes(_masked(hits, torch.stack(hits.normal, -1) * 127.5 + 127.5, 128)),
         "principal_curvature": _curvature(hits),
         "reshading": _reshading(hits),
@@ -88,11 +138,12 @@ def _reshading(hits: Hits) -> np.ndarray:
 
 def _shift(x: Tensor, rows: int, columns: int) -> Tensor:
     """The image moved; what is beyond the border repeats it. [n, h, w]"""
-    h, w = x.shape[1:]
-    if rows:
-        x = x[:, [min(max(i + rows, 0), h - 1) for i in range(h)]]
-    if columns:
-        x = x[:, :, [min(max(i + columns, 0), w - 1) for i in range(w)]]
+    for axis, by in ((1, rows), (2, columns)):
+        size = x.shape[axis]
+        if by > 0:
+            x = torch.cat((x.narrow(axis, by, size - by), *[x.narrow(axis, size - 1, 1)] * by), axis)
+        elif by < 0:
+            x = torch.cat((*[x.narrow(axis, 0, 1)] * -by, x.narrow(axis, 0, size + by)), axis)
     return x
 
 
@@ -158,7 +209,9 @@ def _keypoints3d(hits: Hits) -> np.ndarray:
 
 def _segments(room: Room, hits: Hits) -> np.ndarray:
     """Class indices; a thin line along every boundary is 0, uncertain."""
-    table = torch.tensor([1] * SURFACES + [room.pieces[p.piece].segment for p in room.solids], dtype=torch.uint8)
+    table = torch.tensor(
+        [1] * SURFACES + [room.pieces[p.piece].segment for p in room.solids], dtype=torch.uint8
+    )
     label = torch.where(hits.missing, 1, table[hits.row]).to(torch.uint8)
     width = max(1, round(label.shape[1] / 128))
     edge = torch.zeros_like(label, dtype=torch.bool)

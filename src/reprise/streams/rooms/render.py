@@ -67,7 +67,7 @@ def cast(room: Room, cameras: Sequence[Camera], size: int) -> Hits:
     """Render the views of the given cameras."""
     axes = _axes(cameras)
     rays = _rays(cameras, axes, size)
-    t, row = _first_hit(room, rays)
+    t, row = _first_hit(room, rays, _in_sight(room, cameras))
     ox, oy, oz = rays.origin
     dx, dy, dz = rays.direction
     point = (ox + t * dx, oy + t * dy, oz + t * dz)
@@ -83,8 +83,7 @@ def cast(room: Room, cameras: Sequence[Camera], size: int) -> Hits:
     light = _light(room, point, normal, row)
     glow = table[row, _GLOW]
     exposure = _column([camera.exposure for camera in cameras])
-    up = (dy / length).clamp(min=0)
-    sky = (0.62 + 0.0 * up, 0.78 + 0.1 * up, 0.95 + 0.0 * up)
+    sky = _outside(dy / length)
     rgb = []
     for channel in range(3):
         value = albedo[channel] * (light[channel] + glow)
@@ -94,6 +93,14 @@ def cast(room: Room, cameras: Sequence[Camera], size: int) -> Hits:
     right, down, forward = axes
     seen = [sum(normal[k] * axis[k] for k in range(3)) for axis in (right, down, forward)]
     return Hits(t, missing, row, (seen[0], seen[1], seen[2]), curvature, facing, (rgb[0], rgb[1], rgb[2]))  # type: ignore[arg-type]
+
+
+def _outside(up: Tensor) -> Three:
+    """What is seen through the window: a pale sky that deepens upwards, and green below the horizon."""
+    height = up.clamp(min=0)
+    land = up < -0.02
+    r, g, b = 0.85 - 0.9 * height, 0.95 - 0.5 * height, 1.05 + 0.0 * height
+    return torch.where(land, 0.16, r), torch.where(land, 0.28, g), torch.where(land, 0.12, b)
 
 
 def _column(values: Sequence[float]) -> Tensor:
@@ -121,75 +128,109 @@ def _rays(cameras: Sequence[Camera], axes: tuple[Three, Three, Three], size: int
     grid = torch.tensor(((np.arange(size) + 0.5) / size * 2 - 1) * edge, dtype=torch.float32)
     x, y = grid.reshape(1, 1, -1), grid.reshape(1, -1, 1)
     right, down, forward = axes
-    # A direction that is exactly parallel to a wall would divide 0 by 0 there.
-    direction = [forward[k] + x * right[k] + y * down[k] for k in range(3)]
-    direction = [torch.where(d.abs() < 1e-6, 1e-6, d) for d in direction]
-    origin = (_column([c.x for c in cameras]), _column([c.y for c in cameras]), _column([c.z for c in cameras]))
+    direction = [_off_axis(forward[k] + x * right[k] + y * down[k]) for k in range(3)]
+    origin = (
+        _column([c.x for c in cameras]),
+        _column([c.y for c in cameras]),
+        _column([c.z for c in cameras]),
+    )
     return _Rays(origin, (direction[0], direction[1], direction[2]))
 
 
-def _first_hit(room: Room, rays: _Rays) -> tuple[Tensor, Tensor]:
+def _in_sight(room: Room, cameras: Sequence[Camera]) -> list[tuple[int, int]]:
+    """For each solid the range of views outside which its bounding sphere is certainly not in the picture."""
+    # Leaving out what no ray can meet changes no pixel.
+    solids = np.array([(p.solid.x, p.solid.y, p.solid.z) for p in room.solids])
+    reach = np.array([math.hypot(p.solid.hx, p.solid.hy, p.solid.hz) + 0.01 for p in room.solids])
+    half = math.radians(FIELD_OF_VIEW) / 2
+    cos, sin = math.cos(half), math.sin(half)
+    seen = np.empty((len(solids), len(cameras)), bool)
+    for number, camera in enumerate(cameras):
+        q = solids - (camera.x, camera.y, camera.z)
+        cy, sy, cp, sp = (f(a) for a in (camera.yaw, camera.pitch) for f in (math.cos, math.sin))
+        right = q[:, 0] * cy - q[:, 2] * sy
+        level = q[:, 0] * sy + q[:, 2] * cy
+        down, forward = -q[:, 1] * cp - level * sp, level * cp - q[:, 1] * sp
+        outside = np.maximum(np.abs(right), np.abs(down)) * cos - forward * sin
+        seen[:, number] = (outside < reach) & (forward > -reach)
+    first, last = seen.argmax(1), len(cameras) - seen[:, ::-1].argmax(1)
+    return [(int(a), int(b)) if s else (0, 0) for a, b, s in zip(first, last, seen.any(1), strict=True)]
+
+
+def _cut(three: Three, a: int, b: int) -> Three:
+    return (three[0][a:b], three[1][a:b], three[2][a:b])
+
+
+def _first_hit(room: Room, rays: _Rays, in_sight: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
     """Ray parameter and row of the nearest hit."""
-    (ox, oy, oz), (dx, dy, dz) = rays.origin, rays.direction
-    inverse = (1 / dx, 1 / dy, 1 / dz)
+    dx, dy, dz = rays.direction
+    inverse = (dx.reciprocal(), dy.reciprocal(), dz.reciprocal())
     walls = []
     for o, d, i, length in zip(rays.origin, rays.direction, inverse, room.size, strict=True):
         walls.append(torch.where(d > 0, (length - o) * i, -o * i))
     t = torch.minimum(torch.minimum(walls[0], walls[1]), walls[2])
     # Rows 0/1, 2/3, 4/5 are the lower and upper side of x, y and z.
-    row = torch.where(t == walls[0], (dx > 0).int(), torch.where(t == walls[1], 2 + (dy > 0).int(), 4 + (dz > 0).int()))
-    frames: dict[tuple[float, float], tuple[Three, Three, Three]] = {}
-    for number, placed in enumerate(room.solids, start=SURFACES):
-        entry, hit = _meet(placed, rays.origin, rays.direction, inverse, frames)
-        nearer = hit & (entry > 0.02) & (entry < t)
-        t = torch.where(nearer, entry, t)
-        row.masked_fill_(nearer, number)
+    row = torch.where(
+        t == walls[0], (dx > 0).int(), torch.where(t == walls[1], 2 + (dy > 0).int(), 4 + (dz > 0).int())
+    )
+    frames = _Frames(rays.origin, rays.direction, inverse)
+    for number, (placed, (a, b)) in enumerate(zip(room.solids, in_sight, strict=True), start=SURFACES):
+        if a == b:
+            continue
+        entry, hit = _meet(placed, *(_cut(three, a, b) for three in frames.of(placed)))
+        nearest = t[a:b]
+        nearer = hit & (entry > 0.02) & (entry < nearest)
+        nearest.copy_(torch.where(nearer, entry, nearest))
+        row[a:b].masked_fill_(nearer, number)
     return t, row.long()
 
 
-def _meet(
-    placed: Placed,
-    origin: Three,
-    direction: Three,
-    inverse: Three,
-    frames: dict[tuple[float, float], tuple[Three, Three, Three]],
-) -> tuple[Tensor, Tensor]:
-    """Where the rays enter a solid, and whether they do."""
-    solid = placed.solid
+class _Frames:
+    """Rays as seen from turned solids; those of one angle share theirs."""
+
+    def __init__(self, origin: Three, direction: Three, inverse: Three) -> None:
+        self.straight = (origin, direction, inverse)
+        self.turned: dict[tuple[float, float], tuple[Three, Three, Three]] = {}
+
+    def of(self, placed: Placed) -> tuple[Three, Three, Three]:
+        """Origin, direction and inverse direction in the frame in which the solid is aligned with the axes."""
+        c, s = key = (placed.cos, placed.sin)
+        if c * s == 0 or placed.solid.shape != BOX:
+            return self.straight
+        if key not in self.turned:
+            (ox, oy, oz), (dx, dy, dz), (_, iy, _) = self.straight
+            d0, d2 = _off_axis(c * dx - s * dz), _off_axis(s * dx + c * dz)
+            o = (c * ox - s * oz, oy, s * ox + c * oz)
+            self.turned[key] = (o, (d0, dy, d2), (d0.reciprocal(), iy, d2.reciprocal()))
+        return self.turned[key]
+
+
+def _off_axis(d: Tensor) -> Tensor:
+    """A direction that is exactly parallel to a face would divide by 0 there."""
+    return torch.where(d.abs() < 1e-6, 1e-6, d)
+
+
+def _meet(placed: Placed, origin: Three, direction: Three, inverse: Three) -> tuple[Tensor, Tensor]:
+    """Where the rays (in the frame of `_Frames.of`) enter a solid, and whether they do."""
+    solid, (c, s) = placed.solid, (placed.cos, placed.sin)
     if solid.shape == SPHERE:
         return _meet_sphere(solid, origin, direction)
     if solid.shape == CYLINDER:
         return _meet_cylinder(solid, origin, direction, inverse)
-    hx, hz = solid.hx, solid.hz
-    x, z = solid.x, solid.z
-    if placed.cos * placed.sin == 0:
-        if placed.cos == 0:
-            hx, hz = hz, hx
+    if c * s == 0:
+        x, z = solid.x, solid.z
+        hx, hz = (solid.hz, solid.hx) if c == 0 else (solid.hx, solid.hz)
     else:
-        key = (placed.cos, placed.sin)
-        if key not in frames:
-            frames[key] = _turned(key, origin, direction)
-        origin, direction, inverse = frames[key]
-        x, z = placed.cos * x - placed.sin * z, placed.sin * x + placed.cos * z
-    near, far = None, None
-    for o, i, c, h in zip(origin, inverse, (x, solid.y, z), (hx, solid.hy, hz), strict=True):
-        middle, half = (c - o) * i, h * i.abs()
-        enter, leave = middle - half, middle + half
-        near = enter if near is None else torch.maximum(near, enter)
-        far = leave if far is None else torch.minimum(far, leave)
-    assert near is not None
-    assert far is not None
+        x, z = c * solid.x - s * solid.z, s * solid.x + c * solid.z
+        hx, hz = solid.hx, solid.hz
+    slabs = []
+    for o, i, middle, half in zip(origin, inverse, (x, solid.y, z), (hx, solid.hy, hz), strict=True):
+        # Through the near face and out of the far one: (middle ∓ half - o) / direction, in order.
+        at, reach = (middle - o) * i, half * i.abs()
+        slabs.append((at - reach, at + reach))
+    near = torch.maximum(torch.maximum(slabs[0][0], slabs[1][0]), slabs[2][0])
+    far = torch.minimum(torch.minimum(slabs[0][1], slabs[1][1]), slabs[2][1])
     return near, near < far
-
-
-def _turned(key: tuple[float, float], origin: Three, direction: Three) -> tuple[Three, Three, Three]:
-    c, s = key
-    (ox, oy, oz), (dx, dy, dz) = origin, direction
-    o = (c * ox - s * oz, oy, s * ox + c * oz)
-    d0, d2 = c * dx - s * dz, s * dx + c * dz
-    d0 = torch.where(d0.abs() < 1e-6, 1e-6, d0)
-    d2 = torch.where(d2.abs() < 1e-6, 1e-6, d2)
-    return o, (d0, dy, d2), (1 / d0, 1 / dy, 1 / d2)
 
 
 def _meet_sphere(solid: Solid, origin: Three, direction: Three) -> tuple[Tensor, Tensor]:
@@ -284,9 +325,9 @@ def _window(room: Room, row: Tensor, point: Three) -> tuple[Tensor, Tensor]:
 
 
 def _wave(x: Tensor) -> Tensor:
-    """A smooth wave between 0 and 1 of period 1, made of parabolas."""
+    """A wave between 0 and 1 of period 1, a smoothed triangle."""
     x = x - x.floor()
-    return 16 * x * (1 - x) * (1 - 4 * x * (1 - x)) * 0 + _smooth((2 * x - 1).abs())
+    return _smooth((2 * x - 1).abs())
 
 
 def _smooth(x: Tensor) -> Tensor:
@@ -315,7 +356,9 @@ def _albedo(table: Tensor, row: Tensor, local: Three, normal: Three, footprint: 
     specks = _wave(u * 1.7 + 0.6 * v) * _wave(v * 2.3 - 0.4 * u) * 0.6 + _wave(5.1 * u + 3.3 * v) * 0.4
     mix = torch.where(texture == SPECKLE, specks, mix)
     ring = (u * u + v * v) * 4
-    mix = torch.where(texture == DIAL, (ring < 1).float() * 0.9 + ((ring > 1.3) & (ring < 1.7)).float() * 0.6, mix)
+    mix = torch.where(
+        texture == DIAL, (ring < 1).float() * 0.9 + ((ring > 1.3) & (ring < 1.7)).float() * 0.6, mix
+    )
     line = torch.minimum(fu, fv)
     mix = torch.where(texture == PANELS, (line * period < 0.03).float() * 0.7, mix)
     ratio = footprint / period
@@ -349,7 +392,9 @@ def _light(room: Room, point: Three, normal: Three, row: Tensor) -> tuple[Tensor
     if room.window is not None:
         wall, u0, u1, v0, v1 = room.window
         middle = [(u0 + u1) / 2, (v0 + v1) / 2, (u0 + u1) / 2]
-        axis, inward = (0, 1.0) if wall == 0 else (0, -1.0) if wall == 1 else (2, 1.0) if wall == 2 else (2, -1.0)
+        axis, inward = (
+            (0, 1.0) if wall == 0 else (0, -1.0) if wall == 1 else (2, 1.0) if wall == 2 else (2, -1.0)
+        )
         middle[axis] = 0.0 if inward > 0 else room.size[axis]
         ex, ey, ez = (m - p for m, p in zip(middle, point, strict=True))
         square = ex * ex + ey * ey + ez * ez + 0.05
@@ -364,13 +409,12 @@ def _shadow(room: Room, point: Three) -> Tensor:
     """Whether something stands between the lamp and the point."""
     lx, ly, lz = room.light
     origin = tuple(torch.tensor(v, dtype=torch.float32) for v in (lx, ly, lz))
-    direction = tuple(p - v for p, v in zip(point, room.light, strict=True))
-    direction = tuple(torch.where(v.abs() < 1e-6, 1e-6, v) for v in direction)
-    inverse = tuple(1 / v for v in direction)
+    direction = tuple(_off_axis(p - v) for p, v in zip(point, room.light, strict=True))
+    inverse = tuple(v.reciprocal() for v in direction)
     dark = torch.zeros_like(point[0], dtype=torch.bool)
-    frames: dict[tuple[float, float], tuple[Three, Three, Three]] = {}
+    frames = _Frames(origin, direction, inverse)  # type: ignore[arg-type]
     for placed in room.solids:
         if placed.casts:
-            entry, hit = _meet(placed, origin, direction, inverse, frames)  # type: ignore[arg-type]
+            entry, hit = _meet(placed, *frames.of(placed))
             dark |= hit & (entry > 0) & (entry < 0.985)
     return dark

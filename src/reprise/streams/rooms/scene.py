@@ -113,7 +113,9 @@ def _clash(room: Room, a: tuple[float, float, float, float], margin: float) -> b
     )
 
 
-def _put(room: Room, piece: Piece, x: float, z: float, yaw: float) -> tuple[float, float, float, float, float]:
+def _put(
+    room: Room, piece: Piece, x: float, z: float, yaw: float
+) -> tuple[float, float, float, float, float]:
     """Where the piece would stand: x0, x1, z0, z1, height."""
     c, s = math.cos(yaw), math.sin(yaw)
     xs, zs, top = [], [], 0.0
@@ -189,7 +191,9 @@ def freely(
 
 
 def _middle(room: Room, maker: Maker) -> tuple[float, float]:
-    return room.size[0] * float(maker.draw.uniform(0.42, 0.58)), room.size[2] * float(maker.draw.uniform(0.42, 0.58))
+    return room.size[0] * float(maker.draw.uniform(0.42, 0.58)), room.size[2] * float(
+        maker.draw.uniform(0.42, 0.58)
+    )
 
 
 def _table_set(room: Room, maker: Maker, table: Piece, chair: Callable[[], Piece], *on_top: Piece) -> None:
@@ -357,7 +361,10 @@ KINDS: dict[str, Kind] = {
     "kitchen": Kind(
         *(203, (285, 253, 121), (3.2, 2.4, 3.2), (4.6, 2.7, 4.8)),
         ((0.92, 0.88, 0.66), (0.93, 0.92, 0.86), (0.78, 0.88, 0.74)),
-        (_tiles((0.88, 0.86, 0.82), (0.3, 0.3, 0.32), 0.9), _tiles((0.75, 0.55, 0.42), (0.62, 0.42, 0.32), 0.8)),
+        (
+            _tiles((0.88, 0.86, 0.82), (0.3, 0.3, 0.32), 0.9),
+            _tiles((0.75, 0.55, 0.42), (0.62, 0.42, 0.32), 0.8),
+        ),
         _kitchen,
     ),
     "living_room": Kind(
@@ -420,7 +427,11 @@ def camera(room: Room, building: int, view: int, seed: int) -> Camera:
         x0, x1, z0, z1, top = standing[int(point.integers(len(standing)))]
         target = ((x0 + x1) / 2, min(top, 1.6) * 0.6, (z0 + z1) / 2)
     else:
-        target = (width * float(point.random()), height * float(point.uniform(0.2, 0.6)), depth * float(point.random()))
+        target = (
+            width * float(point.random()),
+            height * float(point.uniform(0.2, 0.6)),
+            depth * float(point.random()),
+        )
 
     draw = rng(seed, f"rooms:{building}:view", view)
     many = draw.random((64, 2)) * (width - 0.5, depth - 0.5) + 0.25
@@ -442,4 +453,15 @@ def camera(room: Room, building: int, view: int, seed: int) -> Camera:
     return Camera(x, y, z, yaw, min(0.6, max(-0.25, pitch)), float(draw.uniform(0.85, 1.15)))
 
 
-__all__ = ["BOX", "FIELD_OF_VIEW", "KINDS", "ROOMS", "VIEWS_PER_POINT", "WHITE", "Camera", "Placed", "Room", "Window"]
+__all__ = [
+    "BOX",
+    "FIELD_OF_VIEW",
+    "KINDS",
+    "ROOMS",
+    "VIEWS_PER_POINT",
+    "WHITE",
+    "Camera",
+    "Placed",
+    "Room",
+    "Window",
+]
