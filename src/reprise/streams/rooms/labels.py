@@ -4,12 +4,12 @@ Depth, normals, curvatures, reshading and segmentation are exact up to the forma
 are filters on the clean render; their widths are shares of the image's size, and their scales were chosen so that
 means and maxima are of the order of the official files' (Taskonomy's `cauthron`).
 
-| domain | filter |
-|---|---|
-| `edge_texture` | Gaussian (size / 256) on the grey image, length of its gradient |
-| `edge_occlusion` | second differences of inverse depth, which are zero on planes, relative to the inverse depth; Gaussian (size / 128) |
-| `keypoints2d` | structure tensor of the grey image over a Gaussian (size / 80), root of determinant / trace (Harris, Noble) |
-| `keypoints3d` | the same of the normals and the logarithm-free relative depth, over a Gaussian (size / 40) |
+- `edge_texture`: length of the gradient of the grey image, smoothed by a Gaussian of size / 256.
+- `edge_occlusion`: second differences of the inverse depth, which vanish on planes, relative to the inverse depth;
+  smoothed by a Gaussian of size / 128.
+- `keypoints2d`: structure tensor of the grey image over a Gaussian of size / 80, the root of its determinant over its
+  trace (Harris, in Noble's form).
+- `keypoints3d`: the same for the normals and the inverse depth together, over a Gaussian of size / 40.
 
 Curvature codes are 127 + 12.7 k for a curvature k in 1/m, clipped at ±10/m; the larger one is in R.
 """

@@ -58,16 +58,11 @@ class Hits(NamedTuple):
     """In [0, 1], as displayed."""
 
 
-class _Rays(NamedTuple):
-    origin: Three  # [n, 1, 1] each
-    direction: Three  # [n, size, size] each
-
-
 def cast(room: Room, cameras: Sequence[Camera], size: int) -> Hits:
     """Render the views of the given cameras."""
     axes = _axes(cameras)
     rays = _rays(cameras, axes, size)
-    t, row = _first_hit(room, rays, _in_sight(room, cameras))
+    t, row = _first_hit(room, rays, cameras, size)
     ox, oy, oz = rays.origin
     dx, dy, dz = rays.direction
     point = (ox + t * dx, oy + t * dy, oz + t * dz)
@@ -80,8 +75,8 @@ def cast(room: Room, cameras: Sequence[Camera], size: int) -> Hits:
     footprint = t * length * (2 * math.tan(math.radians(FIELD_OF_VIEW) / 2) / size) / facing.clamp(min=0.15)
     albedo = _albedo(table, row, local, normal, footprint)
     albedo = tuple(torch.where(frame, 0.85, channel) for channel in albedo)
-    light = _light(room, point, normal, row)
-    glow = table[row, _GLOW]
+    light = _light(room, point, normal, _shadow(room, point, cameras, size))
+    glow = table[:, _GLOW][row]
     exposure = _column([camera.exposure for camera in cameras])
     sky = _outside(dy / length)
     rgb = []
@@ -137,72 +132,105 @@ def _rays(cameras: Sequence[Camera], axes: tuple[Three, Three, Three], size: int
     return _Rays(origin, (direction[0], direction[1], direction[2]))
 
 
-def _in_sight(room: Room, cameras: Sequence[Camera]) -> list[tuple[int, int]]:
-    """For each solid the range of views outside which its bounding sphere is certainly not in the picture."""
-    # Leaving out what no ray can meet changes no pixel.
-    solids = np.array([(p.solid.x, p.solid.y, p.solid.z) for p in room.solids])
-    reach = np.array([math.hypot(p.solid.hx, p.solid.hy, p.solid.hz) + 0.01 for p in room.solids])
-    half = math.radians(FIELD_OF_VIEW) / 2
-    cos, sin = math.cos(half), math.sin(half)
-    seen = np.empty((len(solids), len(cameras)), bool)
-    for number, camera in enumerate(cameras):
-        q = solids - (camera.x, camera.y, camera.z)
-        cy, sy, cp, sp = (f(a) for a in (camera.yaw, camera.pitch) for f in (math.cos, math.sin))
-        right = q[:, 0] * cy - q[:, 2] * sy
-        level = q[:, 0] * sy + q[:, 2] * cy
-        down, forward = -q[:, 1] * cp - level * sp, level * cp - q[:, 1] * sp
-        outside = np.maximum(np.abs(right), np.abs(down)) * cos - forward * sin
-        seen[:, number] = (outside < reach) & (forward > -reach)
-    first, last = seen.argmax(1), len(cameras) - seen[:, ::-1].argmax(1)
-    return [(int(a), int(b)) if s else (0, 0) for a, b, s in zip(first, last, seen.any(1), strict=True)]
+class _Part(NamedTuple):
+    """A range of views, rows and columns."""
+
+    a: int
+    b: int
+    top: int
+    bottom: int
+    left: int
+    right: int
+
+    def of(self, x: Tensor) -> Tensor:
+        """That part of [..., n, size, size]."""
+        return x[..., self.a : self.b, self.top : self.bottom, self.left : self.right]
 
 
-def _cut(three: Three, a: int, b: int) -> Three:
-    return (three[0][a:b], three[1][a:b], three[2][a:b])
+def _boxes(room: Room) -> tuple[np.ndarray, np.ndarray]:
+    """Corners of the axis-aligned boxes round the solids: two arrays [solids, 3]."""
+    middle = np.array([(p.solid.x, p.solid.y, p.solid.z) for p in room.solids])
+    half = np.array([(p.solid.hx, p.solid.hy, p.solid.hz) for p in room.solids])
+    turn = np.array([(abs(p.cos), abs(p.sin)) for p in room.solids])
+    reach = half.copy()
+    reach[:, 0] = turn[:, 0] * half[:, 0] + turn[:, 1] * half[:, 2]
+    reach[:, 2] = turn[:, 1] * half[:, 0] + turn[:, 0] * half[:, 2]
+    return middle - reach - 0.01, middle + reach + 0.01
 
 
-def _first_hit(room: Room, rays: _Rays, in_sight: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
-    """Ray parameter and row of the nearest hit."""
-    dx, dy, dz = rays.direction
-    inverse = (dx.reciprocal(), dy.reciprocal(), dz.reciprocal())
-    walls = []
-    for o, d, i, length in zip(rays.origin, rays.direction, inverse, room.size, strict=True):
-        walls.append(torch.where(d > 0, (length - o) * i, -o * i))
-    t = torch.minimum(torch.minimum(walls[0], walls[1]), walls[2])
-    # Rows 0/1, 2/3, 4/5 are the lower and upper side of x, y and z.
-    row = torch.where(
-        t == walls[0], (dx > 0).int(), torch.where(t == walls[1], 2 + (dy > 0).int(), 4 + (dz > 0).int())
+def _shadow_boxes(room: Room) -> tuple[np.ndarray, np.ndarray]:
+    """Boxes that hold all points a solid can keep the lamp's light from."""
+    low, high = _boxes(room)
+    light = np.array(room.light)
+    # A shadow ends at the floor: it is at most so many times as far from the lamp as the solid's top.
+    times = light[1] / np.maximum(light[1] - high[:, 1:2], 1e-3)
+    far_low, far_high = light + times * (low - light), light + times * (high - light)
+    return (
+        np.maximum(np.minimum(low, far_low), -0.02),
+        np.minimum(np.maximum(high, far_high), np.array(room.size) + 0.02),
     )
-    frames = _Frames(rays.origin, rays.direction, inverse)
-    for number, (placed, (a, b)) in enumerate(zip(room.solids, in_sight, strict=True), start=SURFACES):
-        if a == b:
-            continue
-        entry, hit = _meet(placed, *(_cut(three, a, b) for three in frames.of(placed)))
-        nearest = t[a:b]
-        nearer = hit & (entry > 0.02) & (entry < nearest)
-        nearest.copy_(torch.where(nearer, entry, nearest))
-        row[a:b].masked_fill_(nearer, number)
-    return t, row.long()
 
 
-class _Frames:
-    """Rays as seen from turned solids; those of one angle share theirs."""
+def _parts(boxes: tuple[np.ndarray, np.ndarray], cameras: Sequence[Camera], size: int) -> list[_Part | None]:
+    """For each box a part of the batch outside which no ray meets it; None: no ray does.
 
-    def __init__(self, origin: Three, direction: Three, inverse: Three) -> None:
-        self.straight = (origin, direction, inverse)
-        self.turned: dict[tuple[float, float], tuple[Three, Three, Three]] = {}
+    Leaving out what no ray can meet changes no pixel, so the bytes do not depend on how views are grouped.
+    """
+    low, high = boxes
+    corners = np.stack([np.where([i & 1, i & 2, i & 4], high, low) for i in range(8)], 1)  # [solids, 8, 3]
+    edge = math.tan(math.radians(FIELD_OF_VIEW) / 2)
+    bounds = np.empty((len(cameras), len(low), 4), np.int64)
+    for number, camera in enumerate(cameras):
+        q = corners - (camera.x, camera.y, camera.z)
+        cy, sy, cp, sp = (f(a) for a in (camera.yaw, camera.pitch) for f in (math.cos, math.sin))
+        level = q[..., 0] * sy + q[..., 2] * cy
+        forward = level * cp - q[..., 1] * sp
+        right, down = q[..., 0] * cy - q[..., 2] * sy, -q[..., 1] * cp - level * sp
+        behind = (forward < 0.05).any(1)
+        ahead = np.maximum(forward, 0.05)
+        for k, side in enumerate((down, right)):
+            pixel = (side / ahead / edge + 1) / 2 * size
+            bounds[number, :, 2 * k] = np.where(behind, 0, np.clip(np.floor(pixel.min(1)) - 1, 0, size))
+            bounds[number, :, 2 * k + 1] = np.where(behind, size, np.clip(np.ceil(pixel.max(1)) + 1, 0, size))
+        # Beyond one side of the view, also if some corners are behind the camera.
+        out = (forward < 0).all(1) | (np.abs(right) > forward * edge + 0.01).all(1) & (
+            (right > 0).all(1) | (right < 0).all(1)
+        )
+        bounds[number, out] = 0
+    seen = (bounds[..., 1] > bounds[..., 0]) & (bounds[..., 3] > bounds[..., 2])
+    bounds[..., 0::2][~seen] = size
+    bounds[..., 1::2][~seen] = 0
+    first, last = seen.argmax(0), len(cameras) - seen[::-1].argmax(0)
+    least, most = bounds.min(0), bounds.max(0)
+    return [
+        _Part(*(int(v) for v in (first[i], last[i], least[i, 0], most[i, 1], least[i, 2], most[i, 3])))
+        if seen[:, i].any()
+        else None
+        for i in range(len(low))
+    ]
 
-    def of(self, placed: Placed) -> tuple[Three, Three, Three]:
-        """Origin, direction and inverse direction in the frame in which the solid is aligned with the axes."""
-        c, s = key = (placed.cos, placed.sin)
-        if c * s == 0 or placed.solid.shape != BOX:
-            return self.straight
-        if key not in self.turned:
-            (ox, oy, oz), (dx, dy, dz), (_, iy, _) = self.straight
-            d0, d2 = _off_axis(c * dx - s * dz), _off_axis(s * dx + c * dz)
-            o = (c * ox - s * oz, oy, s * ox + c * oz)
-            self.turned[key] = (o, (d0, dy, d2), (d0.reciprocal(), iy, d2.reciprocal()))
-        return self.turned[key]
+
+class _Rays:
+    """Rays, and the same rays as seen from turned solids; solids of one angle share theirs."""
+
+    def __init__(self, origin: Three, direction: Three) -> None:
+        self.origin, self.direction = origin, direction  # [n, 1, 1] or scalars, and [n, size, size] each
+        self.stacked = torch.stack(direction)
+        self.turned = {(1.0, 0.0): (origin, _inverses(*direction))}
+
+    def facing(self, cos: float, sin: float) -> tuple[Three, Tensor]:
+        """Origins and [6, n, size, size] inverse directions in the turned frame."""
+        if (cos, sin) not in self.turned:
+            (ox, oy, oz), (dx, dy, dz) = self.origin, self.direction
+            origin = (cos * ox - sin * oz, oy, sin * ox + cos * oz)
+            inverses = _inverses(_off_axis(cos * dx - sin * dz), dy, _off_axis(sin * dx + cos * dz))
+            self.turned[cos, sin] = (origin, inverses)
+        return self.turned[cos, sin]
+
+
+def _inverses(dx: Tensor, dy: Tensor, dz: Tensor) -> Tensor:
+    inverse = torch.stack((dx, dy, dz)).reciprocal()
+    return torch.cat((inverse, inverse.abs()))
 
 
 def _off_axis(d: Tensor) -> Tensor:
@@ -210,31 +238,66 @@ def _off_axis(d: Tensor) -> Tensor:
     return torch.where(d.abs() < 1e-6, 1e-6, d)
 
 
-def _meet(placed: Placed, origin: Three, direction: Three, inverse: Three) -> tuple[Tensor, Tensor]:
-    """Where the rays (in the frame of `_Frames.of`) enter a solid, and whether they do."""
+def _first_hit(room: Room, rays: _Rays, cameras: Sequence[Camera], size: int) -> tuple[Tensor, Tensor]:
+    """Ray parameter and row of the nearest hit."""
+    dx, dy, dz = rays.direction
+    inverse = rays.facing(1.0, 0.0)[1]
+    walls = []
+    for o, d, i, length in zip(rays.origin, rays.direction, inverse, room.size, strict=False):
+        walls.append(torch.where(d > 0, (length - o) * i, -o * i))
+    t = torch.minimum(torch.minimum(walls[0], walls[1]), walls[2])
+    # Rows 0/1, 2/3, 4/5 are the lower and upper side of x, y and z.
+    row = torch.where(
+        t == walls[0], (dx > 0).int(), torch.where(t == walls[1], 2 + (dy > 0).int(), 4 + (dz > 0).int())
+    )
+    parts = _parts(_boxes(room), cameras, size)
+    for number, (placed, part) in enumerate(zip(room.solids, parts, strict=True), start=SURFACES):
+        if part is None:
+            continue
+        entry, hit = _meet(placed, rays, part)
+        nearest = part.of(t)
+        nearer = hit & (entry > 0.02) & (entry < nearest)
+        nearest.copy_(torch.where(nearer, entry, nearest))
+        part.of(row).masked_fill_(nearer, number)
+    return t, row
+
+
+def _meet(placed: Placed, rays: _Rays, part: _Part) -> tuple[Tensor, Tensor]:
+    """Where the rays of a part enter a solid, and whether they do."""
     solid, (c, s) = placed.solid, (placed.cos, placed.sin)
     if solid.shape == SPHERE:
-        return _meet_sphere(solid, origin, direction)
+        return _meet_sphere(solid, rays, part)
     if solid.shape == CYLINDER:
-        return _meet_cylinder(solid, origin, direction, inverse)
+        return _meet_cylinder(solid, rays, part)
     if c * s == 0:
         x, z = solid.x, solid.z
         hx, hz = (solid.hz, solid.hx) if c == 0 else (solid.hx, solid.hz)
+        c, s = 1.0, 0.0
     else:
         x, z = c * solid.x - s * solid.z, s * solid.x + c * solid.z
         hx, hz = solid.hx, solid.hz
-    slabs = []
-    for o, i, middle, half in zip(origin, inverse, (x, solid.y, z), (hx, solid.hy, hz), strict=True):
-        # Through the near face and out of the far one: (middle ∓ half - o) / direction, in order.
-        at, reach = (middle - o) * i, half * i.abs()
-        slabs.append((at - reach, at + reach))
-    near = torch.maximum(torch.maximum(slabs[0][0], slabs[1][0]), slabs[2][0])
-    far = torch.minimum(torch.minimum(slabs[0][1], slabs[1][1]), slabs[2][1])
+    origin, inverses = rays.facing(c, s)
+    ox, oy, oz = _starts(origin, part)
+    ix, iy, iz, ax, ay, az = part.of(inverses).unbind()
+    # Through the near face and out of the far one: (middle ∓ half - o) / direction, in order.
+    at, reach = (x - ox) * ix, ax * hx
+    near, far = at - reach, at + reach
+    for o, i, a, middle, half in ((oy, iy, ay, solid.y, solid.hy), (oz, iz, az, z, hz)):
+        at, reach = (middle - o) * i, a * half
+        near = torch.maximum(near, at - reach)
+        far = torch.minimum(far, at + reach)
     return near, near < far
 
 
-def _meet_sphere(solid: Solid, origin: Three, direction: Three) -> tuple[Tensor, Tensor]:
-    (ox, oy, oz), (dx, dy, dz) = origin, direction
+def _starts(origin: Three, part: _Part) -> Three:
+    if origin[0].dim() == 0:
+        return origin
+    return (origin[0][part.a : part.b], origin[1][part.a : part.b], origin[2][part.a : part.b])
+
+
+def _meet_sphere(solid: Solid, rays: _Rays, part: _Part) -> tuple[Tensor, Tensor]:
+    ox, oy, oz = _starts(rays.origin, part)
+    dx, dy, dz = part.of(rays.stacked).unbind()
     px, py, pz = ox - solid.x, oy - solid.y, oz - solid.z
     a = dx * dx + dy * dy + dz * dz
     b = px * dx + py * dy + pz * dz
@@ -243,22 +306,23 @@ def _meet_sphere(solid: Solid, origin: Three, direction: Three) -> tuple[Tensor,
     return (-b - inside.clamp(min=0).sqrt()) / a, inside > 0
 
 
-def _meet_cylinder(solid: Solid, origin: Three, direction: Three, inverse: Three) -> tuple[Tensor, Tensor]:
+def _meet_cylinder(solid: Solid, rays: _Rays, part: _Part) -> tuple[Tensor, Tensor]:
     """An upright capped cylinder: an infinite round one and a slab."""
-    (ox, oy, oz), (dx, _, dz) = origin, direction
+    ox, oy, oz = _starts(rays.origin, part)
+    dx, _, dz = part.of(rays.stacked).unbind()
+    _, inverse, _, _, reach, _ = part.of(rays.facing(1.0, 0.0)[1]).unbind()
     px, pz = ox - solid.x, oz - solid.z
     a = dx * dx + dz * dz
     b = px * dx + pz * dz
     c = px * px + pz * pz - solid.hx**2
     inside = b * b - a * c
     root = inside.clamp(min=0).sqrt()
-    middle, half = (solid.y - oy) * inverse[1], solid.hy * inverse[1].abs()
+    middle, half = (solid.y - oy) * inverse, reach * solid.hy
     near = torch.maximum((-b - root) / a, middle - half)
     far = torch.minimum((-b + root) / a, middle + half)
     return near, (inside > 0) & (near < far)
 
 
-_COLUMNS = 22
 _SHAPE, _X, _Y, _Z, _HX, _HY, _HZ, _COS, _SIN, _SIGN, _R, _R2, _TEXTURE, _PERIOD, _GLOW, _CURVE = (
     *(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 16, 17, 18, 19),
 )
@@ -370,7 +434,7 @@ def _mixed(a: Tensor, b: Tensor, share: Tensor) -> Tensor:
     return a + (b - a) * share
 
 
-def _light(room: Room, point: Three, normal: Three, row: Tensor) -> tuple[Tensor, ...]:
+def _light(room: Room, point: Three, normal: Three, dark: Tensor) -> tuple[Tensor, ...]:
     """Irradiance per channel: the lamp with shadows, the window without, and an ambient term dimmed in corners."""
     (x, y, z), (nx, ny, nz) = point, normal
     w, h, d = room.size
@@ -386,7 +450,7 @@ def _light(room: Room, point: Three, normal: Three, row: Tensor) -> tuple[Tensor
     square = lx * lx + ly * ly + lz * lz
     lamp = (nx * lx + ny * ly + nz * lz).clamp(min=0) / square.sqrt()
     lamp = lamp * (1.9 * room.power / (1 + 0.16 * square))
-    lamp = torch.where(_shadow(room, point), lamp * 0.12, lamp)
+    lamp = torch.where(dark, lamp * 0.12, lamp)
 
     day = torch.zeros_like(x)
     if room.window is not None:
@@ -405,16 +469,14 @@ def _light(room: Room, point: Three, normal: Three, row: Tensor) -> tuple[Tensor
     return tuple(ambient + lamp * warm + day * cool for warm, cool in tints)
 
 
-def _shadow(room: Room, point: Three) -> Tensor:
+def _shadow(room: Room, point: Three, cameras: Sequence[Camera], size: int) -> Tensor:
     """Whether something stands between the lamp and the point."""
-    lx, ly, lz = room.light
-    origin = tuple(torch.tensor(v, dtype=torch.float32) for v in (lx, ly, lz))
-    direction = tuple(_off_axis(p - v) for p, v in zip(point, room.light, strict=True))
-    inverse = tuple(v.reciprocal() for v in direction)
+    x, y, z = (torch.tensor(v, dtype=torch.float32) for v in room.light)
+    rays = _Rays((x, y, z), (_off_axis(point[0] - x), _off_axis(point[1] - y), _off_axis(point[2] - z)))
     dark = torch.zeros_like(point[0], dtype=torch.bool)
-    frames = _Frames(origin, direction, inverse)  # type: ignore[arg-type]
-    for placed in room.solids:
-        if placed.casts:
-            entry, hit = _meet(placed, *frames.of(placed))
-            dark |= hit & (entry > 0) & (entry < 0.985)
+    parts = _parts(_shadow_boxes(room), cameras, size)
+    for placed, part in zip(room.solids, parts, strict=True):
+        if placed.casts and part is not None:
+            entry, hit = _meet(placed, rays, part)
+            part.of(dark).logical_or_(hit & (entry > 0) & (entry < 0.985))
     return dark
