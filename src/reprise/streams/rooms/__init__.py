@@ -7,16 +7,14 @@ in the official layout. Nothing is downloaded, and a view's bytes depend on (see
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import torch
 from PIL import Image
 
 from reprise.streams.rooms.labels import domains
 from reprise.streams.rooms.render import cast
-from reprise.streams.rooms.scene import ROOMS, VIEWS_PER_POINT, Room, camera, make_room
+from reprise.streams.rooms.scene import ROOMS, VIEWS_PER_POINT, camera, make_room
 
 DOMAINS = {
     **{
@@ -32,9 +30,8 @@ DOMAINS = {
 """The domains and their files' endings."""
 FILE_NAMES = {"segment_semantic": "segmentsemantic", "class_scene": "class_places"}
 """Names in the files of domains whose folder is called differently."""
-PIXELS_AT_ONCE = 8 * 64 * 64
-"""Pixels rendered together: images then stay in the processor's cache, and torch does not split them over threads,
-which costs more than it gains; groups of views run side by side instead."""
+PIXELS_AT_ONCE = 32 * 64 * 64
+"""Pixels rendered together: enough for two threads to share an operation, few enough for the processor's cache."""
 
 
 def render(building: int, views: Sequence[int] | int, size: int, seed: int = 0) -> dict[str, np.ndarray]:
@@ -50,24 +47,17 @@ def render(building: int, views: Sequence[int] | int, size: int, seed: int = 0) 
     for position, view in enumerate(chosen):
         by_room.setdefault(view // VIEWS_PER_POINT % ROOMS, []).append(position)
     at_once = max(1, PIXELS_AT_ONCE // size**2)
-    jobs = [
-        (make_room(building, number, seed), positions[start : start + at_once])
-        for number, positions in by_room.items()
-        for start in range(0, len(positions), at_once)
-    ]
-
-    def work(job: tuple[Room, list[int]]) -> dict[str, np.ndarray]:
-        room, part = job
-        return domains(room, cast(room, [camera(room, building, chosen[i], seed) for i in part], size))
-
     out: dict[str, np.ndarray] = {}
-    with ThreadPoolExecutor(max(1, min(len(jobs), torch.get_num_threads()))) as pool:
-        for (_, part), arrays in zip(jobs, pool.map(work, jobs), strict=True):
-            for name, array in arrays.items():
+    for number, positions in by_room.items():
+        room = make_room(building, number, seed)
+        for start in range(0, len(positions), at_once):
+            part = positions[start : start + at_once]
+            cameras = [camera(room, building, chosen[i], seed) for i in part]
+            for name, array in domains(room, cast(room, cameras, size)).items():
                 if name not in out:
                     out[name] = np.empty((len(chosen), *array.shape[1:]), array.dtype)
                 out[name][part] = array
-    return {name: out[name] for name in DOMAINS}
+    return out
 
 
 def point_view(view: int) -> tuple[int, int]:

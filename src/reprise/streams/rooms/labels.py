@@ -4,11 +4,11 @@ Depth, normals, curvatures, reshading and segmentation are exact up to the forma
 are filters on the clean render; their widths are shares of the image's size, and their scales were chosen so that
 means and maxima are of the order of the official files' (Taskonomy's `cauthron`).
 
-- `edge_texture`: length of the gradient of the grey image, smoothed by a Gaussian of size / 256.
+- `edge_texture`: length of the gradient of the grey image, smoothed first by a Gaussian of size / `SHARP`.
 - `edge_occlusion`: second differences of the inverse depth, which vanish on planes, relative to the inverse depth;
   smoothed by a Gaussian of size / 128.
-- `keypoints2d`: structure tensor of the grey image over a Gaussian of size / 80, the root of its determinant over its
-  trace (Harris, in Noble's form).
+- `keypoints2d`: structure tensor of the grey image, smoothed the same, over a Gaussian of size / 80; the root of its
+  determinant over its trace (Harris, in Noble's form).
 - `keypoints3d`: the same for the normals and the inverse depth together, over a Gaussian of size / 40.
 
 Curvature codes are 127 + 12.7 k for a curvature k in 1/m, clipped at ±10/m; the larger one is in R.
@@ -31,6 +31,8 @@ MISSING_DEPTH = 65535
 MISSING_SHADE = 13
 CURVATURE_CODES = 12.7
 """Codes per 1/m."""
+SHARP = 128
+"""Filters start from images smoothed by a Gaussian of 1/128 of the size: half a pixel at 64, two at 256."""
 
 SCENES = (
     *(
@@ -172,7 +174,7 @@ def _gradient(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _texture(grey: Tensor) -> np.ndarray:
-    gx, gy = _gradient(_blur(grey, grey.shape[1] / 256))
+    gx, gy = _gradient(_blur(grey, grey.shape[1] / SHARP))
     return _words(((gx * gx + gy * gy).sqrt() * 14000).clamp(max=65535))
 
 
@@ -194,7 +196,7 @@ def _corners(images: list[Tensor], width: float) -> Tensor:
     size = images[0].shape[1]
     xx = xy = yy = torch.zeros_like(images[0])
     for image in images:
-        gx, gy = _gradient(image)
+        gx, gy = _gradient(_blur(image, size / SHARP))
         xx, xy, yy = xx + gx * gx, xy + gx * gy, yy + gy * gy
     xx, xy, yy = (_blur(t, size / width) for t in (xx, xy, yy))
     return ((xx * yy - xy * xy).clamp(min=0) / (xx + yy + 1e-4)).sqrt()

@@ -149,9 +149,9 @@ class _Part(NamedTuple):
 
 def _boxes(room: Room) -> tuple[np.ndarray, np.ndarray]:
     """Corners of the axis-aligned boxes round the solids: two arrays [solids, 3]."""
-    middle = np.array([(p.solid.x, p.solid.y, p.solid.z) for p in room.solids])
-    half = np.array([(p.solid.hx, p.solid.hy, p.solid.hz) for p in room.solids])
-    turn = np.array([(abs(p.cos), abs(p.sin)) for p in room.solids])
+    middle = np.array([(p.solid.x, p.solid.y, p.solid.z) for p in room.solids]).reshape(-1, 3)
+    half = np.array([(p.solid.hx, p.solid.hy, p.solid.hz) for p in room.solids]).reshape(-1, 3)
+    turn = np.array([(abs(p.cos), abs(p.sin)) for p in room.solids]).reshape(-1, 2)
     reach = half.copy()
     reach[:, 0] = turn[:, 0] * half[:, 0] + turn[:, 1] * half[:, 2]
     reach[:, 2] = turn[:, 1] * half[:, 0] + turn[:, 0] * half[:, 2]
@@ -177,37 +177,32 @@ def _parts(boxes: tuple[np.ndarray, np.ndarray], cameras: Sequence[Camera], size
     Leaving out what no ray can meet changes no pixel, so the bytes do not depend on how views are grouped.
     """
     low, high = boxes
-    corners = np.stack([np.where([i & 1, i & 2, i & 4], high, low) for i in range(8)], 1)  # [solids, 8, 3]
+    upper = np.array([[i & 1, i & 2, i & 4] for i in range(8)], bool)
+    corners = np.where(upper, high[:, None], low[:, None])  # [solids, 8, 3]
     edge = math.tan(math.radians(FIELD_OF_VIEW) / 2)
-    bounds = np.empty((len(cameras), len(low), 4), np.int64)
-    for number, camera in enumerate(cameras):
-        q = corners - (camera.x, camera.y, camera.z)
-        cy, sy, cp, sp = (f(a) for a in (camera.yaw, camera.pitch) for f in (math.cos, math.sin))
-        level = q[..., 0] * sy + q[..., 2] * cy
-        forward = level * cp - q[..., 1] * sp
-        right, down = q[..., 0] * cy - q[..., 2] * sy, -q[..., 1] * cp - level * sp
-        behind = (forward < 0.05).any(1)
-        ahead = np.maximum(forward, 0.05)
-        for k, side in enumerate((down, right)):
-            pixel = (side / ahead / edge + 1) / 2 * size
-            bounds[number, :, 2 * k] = np.where(behind, 0, np.clip(np.floor(pixel.min(1)) - 1, 0, size))
-            bounds[number, :, 2 * k + 1] = np.where(behind, size, np.clip(np.ceil(pixel.max(1)) + 1, 0, size))
-        # Beyond one side of the view, also if some corners are behind the camera.
-        out = (forward < 0).all(1) | (np.abs(right) > forward * edge + 0.01).all(1) & (
-            (right > 0).all(1) | (right < 0).all(1)
-        )
-        bounds[number, out] = 0
+    place = np.array([(camera.x, camera.y, camera.z, camera.yaw, camera.pitch) for camera in cameras])
+    x, y, z = np.moveaxis(corners - place[:, None, None, :3], -1, 0)  # [views, solids, 8] each
+    cy, sy, cp, sp = (f(place[:, None, None, k]) for k in (3, 4) for f in (np.cos, np.sin))
+    level = x * sy + z * cy
+    forward, right, down = level * cp - y * sp, x * cy - z * sy, -y * cp - level * sp
+    behind = (forward.min(-1) < 0.05)[..., None]
+    ahead = np.maximum(forward, 0.05) * edge
+    bounds = np.empty((*behind.shape[:2], 4), np.int64)
+    for k, side in ((0, down / ahead), (2, right / ahead)):
+        bounds[..., k] = ((side.min(-1) + 1) / 2 * size - 1).clip(0, size)
+        bounds[..., k + 1] = ((side.max(-1) + 1) / 2 * size + 2).clip(0, size)
+    bounds = np.where(behind, (0, size, 0, size), bounds)
+    # Beyond the left or right side of the view, which also holds if some corners are behind the camera.
+    beside = (np.abs(right) - forward * edge).min(-1) > 0.01
+    beside &= (right.min(-1) > 0) | (right.max(-1) < 0)
+    bounds[beside | (forward.max(-1) < 0)] = 0
     seen = (bounds[..., 1] > bounds[..., 0]) & (bounds[..., 3] > bounds[..., 2])
     bounds[..., 0::2][~seen] = size
     bounds[..., 1::2][~seen] = 0
     first, last = seen.argmax(0), len(cameras) - seen[::-1].argmax(0)
     least, most = bounds.min(0), bounds.max(0)
-    return [
-        _Part(*(int(v) for v in (first[i], last[i], least[i, 0], most[i, 1], least[i, 2], most[i, 3])))
-        if seen[:, i].any()
-        else None
-        for i in range(len(low))
-    ]
+    table = np.stack((first, last, least[:, 0], most[:, 1], least[:, 2], most[:, 3]), 1).tolist()
+    return [_Part(*row) if any_ else None for row, any_ in zip(table, seen.any(0), strict=True)]
 
 
 class _Rays:
@@ -444,12 +439,12 @@ def _light(room: Room, point: Three, normal: Three, dark: Tensor) -> tuple[Tenso
         # A surface does not dim itself: only what is near another surface loses light.
         near = near + n.abs() * 2
         corner = corner * (1 - 0.3 / (1 + 12 * near * near))
-    ambient = (0.42 + 0.1 * ny) * corner
+    ambient = (0.27 + 0.06 * ny) * corner
 
     lx, ly, lz = (light - p for light, p in zip(room.light, point, strict=True))
     square = lx * lx + ly * ly + lz * lz
     lamp = (nx * lx + ny * ly + nz * lz).clamp(min=0) / square.sqrt()
-    lamp = lamp * (1.9 * room.power / (1 + 0.16 * square))
+    lamp = lamp * (1.35 * room.power / (1 + 0.16 * square))
     lamp = torch.where(dark, lamp * 0.12, lamp)
 
     day = torch.zeros_like(x)

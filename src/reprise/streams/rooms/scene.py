@@ -17,12 +17,10 @@ import numpy as np
 
 from reprise.randomness import rng
 from reprise.streams.rooms.furniture import (
-    BOX,
     CHECKS,
     PLAIN,
     SPECKLE,
     STRIPES,
-    WHITE,
     WOOD,
     Colour,
     Look,
@@ -113,9 +111,7 @@ def _clash(room: Room, a: tuple[float, float, float, float], margin: float) -> b
     )
 
 
-def _put(
-    room: Room, piece: Piece, x: float, z: float, yaw: float
-) -> tuple[float, float, float, float, float]:
+def _put(piece: Piece, x: float, z: float, yaw: float) -> tuple[float, float, float, float, float]:
     """Where the piece would stand: x0, x1, z0, z1, height."""
     c, s = math.cos(yaw), math.sin(yaw)
     xs, zs, top = [], [], 0.0
@@ -146,14 +142,14 @@ def against_wall(room: Room, maker: Maker, piece: Piece, *on_top: Piece, flat: b
     for _ in range(24):
         wall = int(maker.draw.integers(4))
         along = float(maker.draw.uniform(0.0, 1.0))
-        x0, x1, *_ = _put(room, piece, 0, 0, 0)
+        x0, x1, *_ = _put(piece, 0, 0, 0)
         half = max(-x0, x1) + 0.03
         span = width if wall in (2, 3) else depth
         if span < 2 * half + 0.1:
             continue
         u = half + along * (span - 2 * half)
         x, z, yaw = ((0, u, 0.5), (width, u, 1.5), (u, 0, 0), (u, depth, 1))[wall]
-        place = _put(room, piece, x, z, yaw * math.pi)
+        place = _put(piece, x, z, yaw * math.pi)
         window = room.window
         if (
             window is not None
@@ -177,7 +173,7 @@ def freely(
     room: Room, maker: Maker, piece: Piece, x: float, z: float, yaw: float, *on_top: Piece, solid: bool = True
 ) -> bool:
     """Stand a piece in the room if it is inside and, unless it is a rug, touches nothing."""
-    place = _put(room, piece, x, z, yaw)
+    place = _put(piece, x, z, yaw)
     inside = place[0] > 0.05 and place[1] < room.size[0] - 0.05
     inside = inside and place[2] > 0.05 and place[3] < room.size[2] - 0.05
     if not inside or (solid and _clash(room, place[:4], -0.12)):
@@ -200,7 +196,7 @@ def _table_set(room: Room, maker: Maker, table: Piece, chair: Callable[[], Piece
     """A table in the middle with chairs round it."""
     x, z = _middle(room, maker)
     yaw = math.pi / 2 * int(maker.draw.integers(2)) + float(maker.draw.choice([0.0, 0.0, 0.25]))
-    x0, x1, z0, z1, _ = _put(room, table, 0, 0, 0)
+    x0, x1, z0, z1, _ = _put(table, 0, 0, 0)
     if not freely(room, maker, table, x, z, yaw, *on_top):
         yaw += math.pi / 2
         if not freely(room, maker, table, x, z, yaw, *on_top):
@@ -451,17 +447,3 @@ def camera(room: Room, building: int, view: int, seed: int) -> Camera:
     yaw = math.atan2(target[0] - x, target[2] - z) + float(draw.uniform(-0.2, 0.2))
     pitch = math.atan2(y - target[1], away) * 0.7 + float(draw.uniform(-0.08, 0.08))
     return Camera(x, y, z, yaw, min(0.6, max(-0.25, pitch)), float(draw.uniform(0.85, 1.15)))
-
-
-__all__ = [
-    "BOX",
-    "FIELD_OF_VIEW",
-    "KINDS",
-    "ROOMS",
-    "VIEWS_PER_POINT",
-    "WHITE",
-    "Camera",
-    "Placed",
-    "Room",
-    "Window",
-]
