@@ -239,7 +239,7 @@ def _objects(room: Room, shares: np.ndarray) -> np.ndarray:
     """[n, 1000] probabilities: what covers more of the middle is likelier; a piece's classes share 6 : 3 : 1."""
     out = np.full((len(shares), 1000), 0.05 / 1000)
     score = shares[:, :-1] ** 1.5
-    structure = 0.01 + 0.03 * shares[:, -1] ** 1.5
+    structure = 0.002 + 0.01 * shares[:, -1] ** 1.5
     total = score.sum(1) + structure
     for k, piece in enumerate(room.pieces):
         _spread(out, piece, score[:, k] / total)

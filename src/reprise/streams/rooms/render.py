@@ -202,7 +202,7 @@ def _parts(boxes: tuple[np.ndarray, np.ndarray], cameras: Sequence[Camera], size
     first, last = seen.argmax(0), len(cameras) - seen[::-1].argmax(0)
     least, most = bounds.min(0), bounds.max(0)
     table = np.stack((first, last, least[:, 0], most[:, 1], least[:, 2], most[:, 3]), 1).tolist()
-    return [_Part(*row) if any_ else None for row, any_ in zip(table, seen.any(0), strict=True)]
+    return [_Part(*row) if views else None for row, views in zip(table, seen.sum(0).tolist(), strict=True)]
 
 
 class _Rays:
