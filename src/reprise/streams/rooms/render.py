@@ -34,7 +34,6 @@ SURFACES = 6
 """The rows of the room itself: x=0, x=size, floor, ceiling, z=0, z=size. Solids follow."""
 WALL_ROWS = (0, 1, 4, 5)
 """The surface of each wall of `scene.WALLS`."""
-FAR = 1e9
 
 Three = tuple[Tensor, Tensor, Tensor]
 
@@ -47,7 +46,7 @@ class Hits(NamedTuple):
     missing: Tensor
     """The ray left through the window."""
     row: Tensor
-    """Which surface or solid: an index into `Solids`' rows."""
+    """Which surface (below `SURFACES`) or, after these, which of the room's solids."""
     normal: Three
     """Unit, in camera coordinates (right, down, forward), towards the camera."""
     curvature: tuple[Tensor, Tensor]

@@ -104,10 +104,11 @@ class Kind(NamedTuple):
     furnish: Callable[[Room, Maker], None]
 
 
-def _clash(room: Room, a: tuple[float, float, float, float], margin: float) -> bool:
+def _clash(room: Room, a: tuple[float, float, float, float], margin: float, beside: int = -1) -> bool:
     return any(
         a[0] < b[1] + margin and b[0] < a[1] + margin and a[2] < b[3] + margin and b[2] < a[3] + margin
-        for b in room.footprints
+        for i, b in enumerate(room.footprints)
+        if i != beside
     )
 
 
@@ -170,13 +171,23 @@ def against_wall(room: Room, maker: Maker, piece: Piece, *on_top: Piece, flat: b
 
 
 def freely(
-    room: Room, maker: Maker, piece: Piece, x: float, z: float, yaw: float, *on_top: Piece, solid: bool = True
+    room: Room,
+    piece: Piece,
+    x: float,
+    z: float,
+    yaw: float,
+    *on_top: Piece,
+    solid: bool = True,
+    beside: int = -1,
 ) -> bool:
-    """Stand a piece in the room if it is inside and, unless it is a rug, touches nothing."""
+    """Stand a piece in the room if it is inside and, unless it is a rug, touches nothing.
+
+    `beside` is the footprint of a table that a chair may reach under.
+    """
     place = _put(piece, x, z, yaw)
     inside = place[0] > 0.05 and place[1] < room.size[0] - 0.05
     inside = inside and place[2] > 0.05 and place[3] < room.size[2] - 0.05
-    if not inside or (solid and _clash(room, place[:4], -0.12)):
+    if not inside or (solid and _clash(room, place[:4], -0.12, beside)):
         return False
     _add(room, piece, x, z, yaw)
     for other in on_top:
@@ -197,12 +208,12 @@ def _table_set(room: Room, maker: Maker, table: Piece, chair: Callable[[], Piece
     x, z = _middle(room, maker)
     yaw = math.pi / 2 * int(maker.draw.integers(2)) + float(maker.draw.choice([0.0, 0.0, 0.25]))
     x0, x1, z0, z1, _ = _put(table, 0, 0, 0)
-    if not freely(room, maker, table, x, z, yaw, *on_top):
+    if not freely(room, table, x, z, yaw, *on_top):
         yaw += math.pi / 2
-        if not freely(room, maker, table, x, z, yaw, *on_top):
+        if not freely(room, table, x, z, yaw, *on_top):
             return
     c, s = math.cos(yaw), math.sin(yaw)
-    seats = 2 if x1 - x0 > 1.3 else 1
+    seats, table_at = 2 if x1 - x0 > 1.3 else 1, len(room.footprints) - 1
     places = [((i - (seats - 1) / 2) * 0.75, side) for i in range(seats) for side in (-1, 1)]
     for lx, side in places:
         if maker.draw.random() < 0.15:
@@ -210,7 +221,7 @@ def _table_set(room: Room, maker: Maker, table: Piece, chair: Callable[[], Piece
         lz = side * ((z1 - z0) / 2 + 0.12 + float(maker.draw.uniform(0, 0.15)))
         wx, wz = x + c * lx + s * lz, z - s * lx + c * lz
         turn = yaw + (math.pi if side > 0 else 0.0)
-        freely(room, maker, chair(), wx, wz, turn + float(maker.draw.choice([0.0, 0.0, 0.3, -0.3])))
+        freely(room, chair(), wx, wz, turn + float(maker.draw.choice([0.0, 0.0, 0.3, -0.3])), beside=table_at)
 
 
 def _kitchen(room: Room, m: Maker) -> None:
@@ -231,7 +242,7 @@ def _bathroom(room: Room, m: Maker) -> None:
     against_wall(room, m, m.toilet())
     against_wall(room, m, m.plant() if m.draw.random() < 0.4 else m.nightstand())
     x, z = _middle(room, m)
-    freely(room, m, m.rug(0.9, 0.6), x, z, float(m.draw.uniform(0, 1.5)), solid=False)
+    freely(room, m.rug(0.9, 0.6), x, z, float(m.draw.uniform(0, 1.5)), solid=False)
 
 
 def _bedroom(room: Room, m: Maker) -> None:
@@ -243,7 +254,7 @@ def _bedroom(room: Room, m: Maker) -> None:
     against_wall(room, m, m.plant() if m.draw.random() < 0.5 else m.chair().raised(0, 0, 0.25))
     against_wall(room, m, m.picture(), flat=True)
     x, z = _middle(room, m)
-    freely(room, m, m.rug(1.8, 1.2), x, z, 0.0, solid=False)
+    freely(room, m.rug(1.8, 1.2), x, z, 0.0, solid=False)
 
 
 def _living(room: Room, m: Maker) -> None:
@@ -254,17 +265,17 @@ def _living(room: Room, m: Maker) -> None:
     against_wall(room, m, m.floor_lamp())
     against_wall(room, m, m.plant())
     x, z = _middle(room, m)
-    freely(room, m, m.rug(2.2, 1.6), x, z, 0.0, solid=False)
+    freely(room, m.rug(2.2, 1.6), x, z, 0.0, solid=False)
     table = m.round_table() if m.draw.random() < 0.5 else m.table(0.9, 0.55, 0.4, "coffee table")
-    freely(room, m, table, x, z, float(m.draw.uniform(0, 1.5)), m.vase().raised(0.08, table.top, 0))
+    freely(room, table, x, z, float(m.draw.uniform(0, 1.5)), m.vase().raised(0.08, table.top, 0))
     angle = float(m.draw.uniform(0, 2 * math.pi))
-    freely(room, m, m.armchair(), x + 1.2 * math.sin(angle), z + 1.2 * math.cos(angle), angle + math.pi)
+    freely(room, m.armchair(), x + 1.2 * math.sin(angle), z + 1.2 * math.cos(angle), angle + math.pi)
     against_wall(room, m, m.picture(), flat=True)
 
 
 def _dining(room: Room, m: Maker) -> None:
     x, z = _middle(room, m)
-    freely(room, m, m.rug(2.6, 2.0), x, z, 0.0, solid=False)
+    freely(room, m.rug(2.6, 2.0), x, z, 0.0, solid=False)
     top = (m.vase().raised(0.1, 0.74, 0), m.bottle().raised(-0.35, 0.74, -0.2))
     _table_set(room, m, m.table(1.7, 0.9), m.chair, *top)
     chest = m.tv()
@@ -281,7 +292,7 @@ def _office(room: Room, m: Maker) -> None:
     x, z = (at[0] + at[1]) / 2, (at[2] + at[3]) / 2
     toward = math.atan2(room.size[0] / 2 - x, room.size[2] / 2 - z)
     turn = toward + math.pi + float(m.draw.uniform(-0.5, 0.5))
-    freely(room, m, m.office_chair(), x + 0.75 * math.sin(toward), z + 0.75 * math.cos(toward), turn)
+    freely(room, m.office_chair(), x + 0.75 * math.sin(toward), z + 0.75 * math.cos(toward), turn)
     against_wall(room, m, m.bookcase())
     against_wall(room, m, m.bookcase())
     against_wall(room, m, m.plant() if m.draw.random() < 0.6 else m.floor_lamp())
