@@ -214,7 +214,9 @@ def _segments(room: Room, hits: Hits) -> np.ndarray:
     table = torch.tensor(
         [1] * SURFACES + [room.pieces[p.piece].segment for p in room.solids], dtype=torch.uint8
     )
-    label = torch.where(hits.missing, 1, table[hits.row]).to(torch.uint8)
+    label = torch.where(
+        hits.missing, 1, table.index_select(0, hits.row.reshape(-1)).reshape(hits.row.shape)
+    ).to(torch.uint8)
     width = max(1, round(label.shape[1] / 128))
     edge = torch.zeros_like(label, dtype=torch.bool)
     for step in range(1, width + 1):
@@ -226,10 +228,12 @@ def _shares(room: Room, hits: Hits) -> np.ndarray:
     """[n, pieces + 1] share of the image, the middle counting more, that each piece and the bare room cover."""
     n, size = hits.row.shape[:2]
     pieces = len(room.pieces)
-    owner = torch.tensor([pieces] * SURFACES + [p.piece for p in room.solids])[hits.row]
+    owner = torch.tensor([pieces] * SURFACES + [p.piece for p in room.solids])
     ramp = 1 + torch.minimum(torch.arange(size), torch.arange(size).flip(0))
     weight = (ramp.reshape(1, -1, 1) * ramp.reshape(1, 1, -1)).expand(n, -1, -1)
-    cell = owner + (pieces + 1) * torch.arange(n).reshape(-1, 1, 1)
+    cell = owner.index_select(0, hits.row.reshape(-1)).reshape(hits.row.shape) + (pieces + 1) * torch.arange(
+        n
+    ).reshape(-1, 1, 1)
     # Integers, so that the sums do not depend on their order.
     counts = torch.bincount(cell.flatten(), weight.flatten().double(), minlength=n * (pieces + 1))
     return counts.reshape(n, -1).numpy() / float(ramp.sum().item()) ** 2

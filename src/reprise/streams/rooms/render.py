@@ -65,17 +65,17 @@ def cast(room: Room, cameras: Sequence[Camera], size: int) -> Hits:
     ox, oy, oz = rays.origin
     dx, dy, dz = rays.direction
     point = (ox + t * dx, oy + t * dy, oz + t * dz)
-    table = _table(room)
-    local, normal, curvature = _geometry(table, row, point)
+    of = _table(room).index_select(1, row.reshape(-1)).reshape(-1, *row.shape)  # [numbers, n, size, size]
+    local, normal, curvature = _geometry(of, point)
     length = (dx * dx + dy * dy + dz * dz).sqrt()
     facing = -(normal[0] * dx + normal[1] * dy + normal[2] * dz) / length
     missing, frame = _window(room, row, point)
 
     footprint = t * length * (2 * math.tan(math.radians(FIELD_OF_VIEW) / 2) / size) / facing.clamp(min=0.15)
-    albedo = _albedo(table, row, local, normal, footprint)
+    albedo = _albedo(of, local, normal, footprint)
     albedo = tuple(torch.where(frame, 0.85, channel) for channel in albedo)
     light = _light(room, point, normal, _shadow(room, point, cameras, size))
-    glow = table[:, _GLOW][row]
+    glow = of[_GLOW]
     exposure = _column([camera.exposure for camera in cameras])
     sky = _outside(dy / length)
     rgb = []
@@ -253,7 +253,7 @@ def _first_hit(room: Room, rays: _Rays, cameras: Sequence[Camera], size: int) ->
         nearer = hit & (entry > 0.02) & (entry < nearest)
         nearest.copy_(torch.where(nearer, entry, nearest))
         part.of(row).masked_fill_(nearer, number)
-    return t, row
+    return t, row.long()
 
 
 def _meet(placed: Placed, rays: _Rays, part: _Part) -> tuple[Tensor, Tensor]:
@@ -323,14 +323,14 @@ _SHAPE, _X, _Y, _Z, _HX, _HY, _HZ, _COS, _SIN, _SIGN, _R, _R2, _TEXTURE, _PERIOD
 
 
 def _table(room: Room) -> Tensor:
-    """A row of numbers for every surface and solid, gathered by the pixels that see it."""
+    """A column of numbers for every surface and solid, gathered by the pixels that see it."""
     w, h, d = room.size
     rows = []
     for look in room.surfaces:
         inside = Solid(BOX, w / 2, h / 2, d / 2, w / 2, h / 2, d / 2, look)
         rows.append(_table_row(inside, look, 1.0, 0.0, -1.0))
     rows += [_table_row(p.solid, p.solid.look, p.cos, p.sin, 1.0) for p in room.solids]
-    return torch.tensor(np.array(rows), dtype=torch.float32)
+    return torch.tensor(np.array(rows).T.copy(), dtype=torch.float32)
 
 
 def _table_row(solid: Solid, look: Look, cos: float, sin: float, sign: float) -> list[float]:
@@ -341,12 +341,12 @@ def _table_row(solid: Solid, look: Look, cos: float, sin: float, sign: float) ->
     return [*shape, *colours, float(look.texture), look.period, look.glow, bend]
 
 
-def _geometry(table: Tensor, row: Tensor, point: Three) -> tuple[Three, Three, tuple[Tensor, Tensor]]:
+def _geometry(of: Tensor, point: Three) -> tuple[Three, Three, tuple[Tensor, Tensor]]:
     """Hit points in the solids' own frames, normals in world coordinates, and principal curvatures."""
-    shape, cos, sin, sign = (table[:, k][row] for k in (_SHAPE, _COS, _SIN, _SIGN))
-    qx, py, qz = (p - table[:, k][row] for p, k in zip(point, (_X, _Y, _Z), strict=True))
+    shape, cos, sin, sign = (of[k] for k in (_SHAPE, _COS, _SIN, _SIGN))
+    qx, py, qz = (p - of[k] for p, k in zip(point, (_X, _Y, _Z), strict=True))
     px, pz = cos * qx - sin * qz, sin * qx + cos * qz
-    hx, hy, hz = (table[:, k][row] for k in (_HX, _HY, _HZ))
+    hx, hy, hz = (of[k] for k in (_HX, _HY, _HZ))
     sphere, cylinder = shape == SPHERE, shape == CYLINDER
     ax, ay, az = px.abs() - hx, py.abs() - hy, pz.abs() - hz
     radial = (px * px + pz * pz).sqrt()
@@ -363,7 +363,7 @@ def _geometry(table: Tensor, row: Tensor, point: Three) -> tuple[Three, Three, t
     ny = torch.where(sphere, py * scale, torch.where(side, zero, torch.where(cylinder, py.sign(), ny)))
     nz = torch.where(round_, pz * scale, torch.where(cylinder, zero, nz))
     normal = (cos * nx + sin * nz, ny, cos * nz - sin * nx)
-    bend = table[:, _CURVE][row]
+    bend = of[_CURVE]
     curvature = (torch.where(round_, bend, zero), torch.where(sphere, bend, zero))
     return (px, py, pz), normal, curvature
 
@@ -392,14 +392,14 @@ def _smooth(x: Tensor) -> Tensor:
     return x * x * (3 - 2 * x)
 
 
-def _albedo(table: Tensor, row: Tensor, local: Three, normal: Three, footprint: Tensor) -> tuple[Tensor, ...]:
+def _albedo(of: Tensor, local: Three, normal: Three, footprint: Tensor) -> tuple[Tensor, ...]:
     """Linear colours: two colours mixed by a texture that fades where a pixel covers more than its period."""
-    (px, py, pz), texture = local, table[:, _TEXTURE][row]
-    period = table[:, _PERIOD][row]
+    (px, py, pz), texture = local, of[_TEXTURE]
+    period = of[_PERIOD]
     level = normal[1].abs() > 0.7
     # u runs along the face, v up it (or, on level faces, along z).
     sideways = normal[0].abs() > normal[2].abs()
-    cos = table[:, _COS][row]
+    cos = of[_COS]
     sideways = torch.where(cos.abs() > 0.5, sideways, ~sideways)
     u = torch.where(level | ~sideways, px, pz) / period
     v = torch.where(level, pz, py) / period
@@ -421,7 +421,7 @@ def _albedo(table: Tensor, row: Tensor, local: Three, normal: Three, footprint: 
     mix = torch.where(texture == PANELS, (line * period < 0.03).float() * 0.7, mix)
     ratio = footprint / period
     mix = mix / (1 + 1.5 * ratio * ratio)
-    return tuple(_mixed(table[:, _R + k][row], table[:, _R2 + k][row], mix) for k in range(3))
+    return tuple(_mixed(of[_R + k], of[_R2 + k], mix) for k in range(3))
 
 
 def _mixed(a: Tensor, b: Tensor, share: Tensor) -> Tensor:
