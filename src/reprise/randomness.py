@@ -14,9 +14,21 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-PURPOSES = ("classes", "init", "order", "coin", "replay", "method", "select", "augment", "end", "data")
+PURPOSES = (
+    "classes",
+    "init",
+    "order",
+    "coin",
+    "replay",
+    "method",
+    "select",
+    "augment",
+    "end",
+    "data",
+    "rooms",
+)
 """What randomness is used for: class grouping, weights, data order, replay coin, replayed rows, a method's own
-draws, what to remember, augmentation, work at the end of a task, and procedural data."""
+draws, what to remember, augmentation, work at the end of a task, procedural data, and procedural rooms."""
 
 
 def named_seed(seed: int, purpose: str, task: int = 0) -> int:
