@@ -15,18 +15,15 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from reprise.bench import random_pool
 from reprise.build import Cell
 from reprise.config import make_experiment
-from reprise.feed import Feed
 from reprise.ledger import settle
 from reprise.results import environment
 from reprise.streams import STREAMS, make_stream
-from reprise.streams.files import Images
-from reprise.streams.split import make_pool
 from reprise.train import Trainer
 
 KINDS = (
@@ -43,17 +40,6 @@ KINDS = (
 )
 
 
-def pool():
-    rng = np.random.default_rng(0)
-    names = tuple(f"class-{c}" for c in range(100))
-
-    def draw(count: int) -> Images:
-        x = rng.integers(0, 256, (100 * count, 3, 32, 32), dtype=np.uint8)
-        return Images(x, np.repeat(np.arange(100), count), names)
-
-    return make_pool(draw(60), draw(20), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25), "random")
-
-
 def trainer_of(lanes: int, precision: str, method: str, kernels: bool, images) -> Trainer:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.deterministic = True
@@ -68,17 +54,6 @@ def trainer_of(lanes: int, precision: str, method: str, kernels: bool, images) -
     return Trainer(cells, torch.device("cuda"), stacked=True, kernels=kernels)
 
 
-def second_phase(trainer: Trainer) -> Feed:
-    """The feed of the second task, the memory holding the first."""
-    trainer.run(pause=lambda phase, step: phase == 1 and step == 0)
-    orders = trainer._orders(1, trainer.phases[1])
-    plans = [
-        trainer._plan(lane, cell, 1, trainer.phases[1], orders[lane])
-        for lane, cell in enumerate(trainer.cells)
-    ]
-    return Feed(trainer.phases[1], plans, trainer.memory, trainer.reader, True)
-
-
 def kind_of(name: str) -> str:
     for kind, pattern in KINDS:
         if re.search(pattern, name):
@@ -90,7 +65,7 @@ def measure(lanes: int, precision: str, method: str, kernels: bool, images) -> d
     torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
     trainer = trainer_of(lanes, precision, method, kernels, images)
-    feed = second_phase(trainer)
+    feed = trainer.skip_to(1)
     stepper = trainer.steppers.stepper(feed)
     for step in range(5):
         stepper.run(step)
@@ -120,10 +95,6 @@ def measure(lanes: int, precision: str, method: str, kernels: bool, images) -> d
         kinds[kind_of(event.key)] += us
         names[event.key[:90]][0] += us
         names[event.key[:90]][1] += event.count / 5
-    began = time.perf_counter()
-    trainer._evaluate(range(4))
-    torch.cuda.synchronize()
-    evaluation = (time.perf_counter() - began) / (4 * len(trainer.tests[0]) * lanes)
     return {
         "lanes": lanes,
         "precision": precision,
@@ -132,7 +103,6 @@ def measure(lanes: int, precision: str, method: str, kernels: bool, images) -> d
         "ms_per_lane_step": 1000 * sorted(blocks)[2] / lanes,
         "blocks_ms_per_lane_step": [1000 * b / lanes for b in blocks],
         "warm_up_seconds": warm_up,
-        "evaluation_us_per_image": 1e6 * evaluation,
         "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
         "us_per_lane_step_by_kind": dict(sorted(kinds.items(), key=lambda kv: -kv[1])),
         "us_per_lane_step_by_kernel": {
@@ -151,7 +121,7 @@ def main() -> None:
     parser.add_argument("--method", default="er")
     parser.add_argument("--plain", action="store_true")
     options = parser.parse_args()
-    images, rows = pool(), []
+    images, rows = random_pool(), []
     for lanes in map(int, options.lanes.split(",")):
         for precision in options.precision.split(","):
             row = measure(lanes, precision, options.method, not options.plain, images)
@@ -162,7 +132,7 @@ def main() -> None:
             print(
                 f"K={lanes} {precision} {row['ms_per_lane_step']:.4f} ms/lane-step  "
                 f"warm-up {row['warm_up_seconds']:.1f} s  "
-                f"eval {row['evaluation_us_per_image']:.2f} us/image  {row['peak_reserved_bytes'] / 2**30:.1f} GiB  "
+                f"{row['peak_reserved_bytes'] / 2**30:.1f} GiB  "
                 + str({k: round(v, 1) for k, v in row["us_per_lane_step_by_kind"].items()})
             )
             if lanes in (25, 60):

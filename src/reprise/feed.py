@@ -64,16 +64,12 @@ class Feed:
         # Row of each step in its own table: current and replaying steps are counted apart.
         self._current_row = np.cumsum(self.plan.trains) - 1
         self._replay_row = np.cumsum(self.plan.replays) - 1
+        # Steps at the start that replay nothing, before all others do (a reservoir that must fill first).
+        self.quiet = int(self.plan.replays.argmax()) if self.plan.replays.any() else 0
 
     @property
     def steps(self) -> int:
         return self.plan.steps
-
-    @property
-    def quiet(self) -> int:
-        """Steps at the start that replay nothing, before all others do (a reservoir that must fill first)."""
-        replays = self.plan.replays
-        return int(replays.argmax()) if replays.any() else 0
 
     @property
     def uniform(self) -> bool:

@@ -11,9 +11,10 @@ from PIL import Image
 
 from reprise.streams.rooms import DOMAINS, point_view, render, write_official
 from reprise.streams.rooms.furniture import Look, Piece, Solid, ball, box, cylinder
-from reprise.streams.rooms.labels import SCENES, domains
+from reprise.streams.rooms.labels import domains
 from reprise.streams.rooms.render import cast
 from reprise.streams.rooms.scene import KINDS, Camera, Placed, Room, Window, make_room
+from reprise.streams.taskonomy.domains import SCENE_CLASSES
 
 Arrays = dict[str, np.ndarray]
 
@@ -94,7 +95,7 @@ def test_probabilities(some: Arrays) -> None:
         assert some[name].dtype == np.float32
         assert (some[name] >= 0).all()
         np.testing.assert_allclose(some[name].sum(1), 1, atol=1e-5)
-    others = np.setdiff1d(np.arange(365), SCENES)
+    others = np.setdiff1d(np.arange(365), SCENE_CLASSES)
     assert not some["class_scene"][:, others].any()
     expected = [KINDS[make_room(2, view // 4 % 4, 0).kind].scene for view in range(24)]
     np.testing.assert_array_equal(some["class_scene"].argmax(1), expected)

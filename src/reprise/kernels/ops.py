@@ -6,6 +6,7 @@ tensors to the inner one, whose gradient is taken outside vmap. Neither has a se
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -83,20 +84,6 @@ class _StackedConv(torch.autograd.Function):
         return dx, dw, None, None, None
 
 
-class _Conv(torch.autograd.Function):
-    @staticmethod
-    def forward(*arguments: Any) -> Tensor:
-        return _StackedConv.apply(*_one_lane(arguments)).squeeze(0)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def vmap(info: Any, dims: tuple[Any, ...], *arguments: Any) -> tuple[Tensor, int]:
-        return _StackedConv.apply(*_all_lanes(info.batch_size, dims, arguments)), 0
-
-
 class _StackedNorm(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -129,37 +116,39 @@ class _StackedNorm(torch.autograd.Function):
         return *grads, *[None] * 5
 
 
-class _Norm(torch.autograd.Function):
-    @staticmethod
-    def forward(*arguments: Any) -> Tensor:
-        return _StackedNorm.apply(*_one_lane(arguments)).squeeze(0)
+def _stacked_norm_fixed(
+    x: Tensor,
+    plus: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    eps: float,
+    relu: bool,
+) -> Tensor:
+    plus = None if plus is None else channels_last(plus)
+    return norm_kernels.normalise_fixed(channels_last(x), plus, weight, bias, (mean, var), eps, relu)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
 
-    @staticmethod
-    def vmap(info: Any, dims: tuple[Any, ...], *arguments: Any) -> tuple[Tensor, int]:
-        return _StackedNorm.apply(*_all_lanes(info.batch_size, dims, arguments)), 0
+def _of_one_lane(stacked: Callable[..., Tensor]) -> type[torch.autograd.Function]:
+    """A function of one lane: under vmap its stacked form over all lanes, else over a stack of one."""
+
+    class OneLane(torch.autograd.Function):
+        @staticmethod
+        def forward(*arguments: Any) -> Tensor:
+            return stacked(*_one_lane(arguments)).squeeze(0)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            pass
+
+        @staticmethod
+        def vmap(info: Any, dims: tuple[Any, ...], *arguments: Any) -> tuple[Tensor, int]:
+            return stacked(*_all_lanes(info.batch_size, dims, arguments)), 0
+
+    return OneLane
 
 
-class _NormFixed(torch.autograd.Function):
-    @staticmethod
-    def forward(*arguments: Any) -> Tensor:
-        return _NormFixed._stacked(*_one_lane(arguments)).squeeze(0)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def vmap(info: Any, dims: tuple[Any, ...], *arguments: Any) -> tuple[Tensor, int]:
-        return _NormFixed._stacked(*_all_lanes(info.batch_size, dims, arguments)), 0
-
-    @staticmethod
-    def _stacked(
-        x: Tensor, plus: Tensor | None, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, eps: float,
-        relu: bool,
-    ) -> Tensor:  # fmt: skip
-        plus = None if plus is None else channels_last(plus)
-        return norm_kernels.normalise_fixed(channels_last(x), plus, weight, bias, (mean, var), eps, relu)
+_Conv = _of_one_lane(_StackedConv.apply)
+_Norm = _of_one_lane(_StackedNorm.apply)
+_NormFixed = _of_one_lane(_stacked_norm_fixed)

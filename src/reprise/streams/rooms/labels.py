@@ -25,6 +25,7 @@ from torch import Tensor
 from reprise.streams.rooms.furniture import Piece
 from reprise.streams.rooms.render import SURFACES, Hits
 from reprise.streams.rooms.scene import KINDS, Room
+from reprise.streams.taskonomy.domains import SCENE_CLASSES
 
 DEPTH_UNITS = 512
 MISSING_DEPTH = 65535
@@ -34,60 +35,6 @@ CURVATURE_CODES = 12.7
 SHARP = 128
 """Filters start from images smoothed by a Gaussian of 1/128 of the size: half a pixel at 64, two at 256."""
 
-SCENES = (
-    *(
-        3,
-        23,
-        25,
-        26,
-        28,
-        37,
-        43,
-        45,
-        51,
-        52,
-        56,
-        61,
-        63,
-        88,
-        89,
-        93,
-        95,
-        100,
-        102,
-        106,
-        121,
-        124,
-        126,
-        129,
-        131,
-    ),
-    *(
-        133,
-        135,
-        156,
-        165,
-        176,
-        177,
-        179,
-        182,
-        203,
-        208,
-        215,
-        217,
-        228,
-        240,
-        241,
-        244,
-        246,
-        248,
-        253,
-        255,
-        264,
-    ),
-    *(269, 280, 281, 282, 285, 298, 303, 311, 317, 318, 328, 332, 343, 346, 352, 358, 363),
-)
-"""The 63 of the 365 Places classes that have probability."""
 STRUCTURE_OBJECTS = (799, 904, 905)
 """ImageNet's sliding door, window screen and window shade: what is left when no furniture is in sight."""
 
@@ -263,7 +210,7 @@ def _scene(room: Room, shares: np.ndarray) -> np.ndarray:
     kind = KINDS[room.kind]
     sure = 0.55 + 0.37 * np.minimum(1, (1 - shares[:, -1]) / 0.3)
     out = np.zeros((len(shares), 365))
-    out[:, SCENES] = 0.03 / len(SCENES)
+    out[:, SCENE_CLASSES] = 0.03 / len(SCENE_CLASSES)
     out[:, kind.scene] += sure
     for index in kind.alike:
         out[:, index] += (0.97 - sure) / len(kind.alike)
