@@ -4,9 +4,9 @@
     python benchmarks/crash_test.py --kills 15      # the form of the slow tests
 
 Every training is a process of its own, forked from one that has imported everything, so that a kill costs a second.
-Checkpoints are written after every step, so that many a kill hits a file that is being written. What is compared, byte
-for byte: the record but for its times, the log, and the weights, memory and state at the end of every task. One line a
-run; the counts go to a JSON file; the exit code is 1 where anything differed.
+Checkpoints are written after every step, so that many a kill hits a file that is being written. What is compared,
+byte for byte: the record but for its times, the log, and the weights, memory and state at the end of every task. One
+line a run; the counts go to a JSON file; the exit code is 1 where anything differed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,16 +32,16 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from tiny import FIELDS, MIXED, POOL  # noqa: E402
+from tiny import FIELDS, MIXED, POOL
 
-from reprise import runner  # noqa: E402
-from reprise.archive import Archive  # noqa: E402
-from reprise.config import make_experiment  # noqa: E402
-from reprise.errors import InputError  # noqa: E402
-from reprise.keeping import Saving  # noqa: E402
-from reprise.methods import METHODS  # noqa: E402
-from reprise.results import TIMES, commit  # noqa: E402
-from reprise.streams.split import split_stream  # noqa: E402
+from reprise import runner
+from reprise.archive import Archive
+from reprise.config import make_experiment
+from reprise.errors import InputError
+from reprise.keeping import Saving
+from reprise.methods import METHODS
+from reprise.results import TIMES, commit
+from reprise.streams.split import split_stream
 
 RESULTS = Path(__file__).parent / "results"
 SAVING = Saving(steps=1, keep=2, tasks=True)
@@ -119,7 +120,9 @@ def begin(case: Case, folder: Path) -> int:
         case.train(folder)
         code = 0
     finally:
-        sys.stderr.flush()
+        if code:
+            traceback.print_exc()
+            sys.stderr.flush()
         os._exit(code)
 
 
@@ -172,7 +175,7 @@ def crash(case: Case, kills: int, chance: random.Random, counts: Counter[str], r
         if done == kills:
             break
         child = begin(case, disturbed)
-        if not kill_after(child, chance.uniform(0.1, 1.0) * took):
+        if not kill_after(child, chance.uniform(0.3, 1.05) * took):
             shutil.rmtree(disturbed)  # it was faster: another try from the start
             continue
         done += 1

@@ -23,7 +23,9 @@ from reprise.checkpoint import (
     values_of,
 )
 from reprise.errors import StorageError
-from reprise.files import write_text
+from reprise.files import remove_partial, write_text
+from reprise.locks import NAME as LOCK
+from reprise.locks import try_lock
 from reprise.results import to_json, trouble
 from reprise.stopping import Stopped
 from reprise.train import Trainer
@@ -162,6 +164,18 @@ class GroupKeeper:
     def last_good(self, lane: int) -> str:
         good = self.archives[lane].last_good()
         return "no checkpoint had been written yet" if good is None else f"the last good checkpoint is {good}"
+
+
+def tidy(folder: Path) -> None:
+    """Remove what a process left that was killed after it had written a run's record: its lock tells."""
+    if not (folder / LOCK).exists():
+        return
+    with try_lock(folder) as mine:
+        if mine:
+            archive = Archive(folder / "checkpoints")
+            remove_partial(folder)
+            if archive.folder.exists():
+                archive.prune(keep=0, finished=True)
 
 
 # ---- going on

@@ -37,7 +37,7 @@ def make_record(
 ) -> Record:
     """The record of a run (contracts: Record). Inapplicable values are null; `place` is its environment."""
     accuracy, loss = _full(outcome.accuracy), _full(outcome.loss)
-    known = accuracy[-1][0] is not None
+    known = None not in accuracy[-1]
     return {
         "method": experiment.method_name,
         "stream": experiment.stream,

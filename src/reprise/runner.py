@@ -19,7 +19,7 @@ from reprise.errors import Diverged, InputError
 from reprise.files import remove_partial
 from reprise.forking import Fork
 from reprise.groups import Job, group_name, lane_groups, make_job
-from reprise.keeping import GroupKeeper, Saving, Seat, go_on
+from reprise.keeping import GroupKeeper, Saving, Seat, go_on, tidy
 from reprise.ledger import settle
 from reprise.locks import try_lock
 from reprise.progress import Notice, Outlook, Report, Watch
@@ -121,6 +121,8 @@ def run_experiments(
         for seed in seeds:
             known = None if folder is None else folder.record(seed)
             if known is not None:
+                assert folder is not None, "only a folder knows records"
+                tidy(folder.of_seed(seed))
                 done.append(known)
                 continue
             fingerprint = load_pool(settled.stream, data).fingerprint
