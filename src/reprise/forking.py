@@ -47,7 +47,7 @@ class Fork:
             raise InputError(f"from: {self.run} holds no experiment; name the folder of a run (--out of it).")
         return read_json(described)
 
-    def check(self, configuration: Mapping[str, Any], seed: int) -> None:
+    def check(self, configuration: Mapping[str, Any], seeds: Sequence[int]) -> None:
         """Refuse what cannot be gone on from, before anything is trained."""
         there = self._described()
         if differing := [name for name in SAME if there.get(name) != configuration.get(name)]:
@@ -58,7 +58,8 @@ class Fork:
             raise InputError(
                 f"from: {self.run} is of another kind ({shown}); leave these fields as they were."
             )
-        self._archive(seed).task_end(self.task)
+        for seed in seeds:
+            self._archive(seed).task_end(self.task)
 
     def _archive(self, seed: int) -> Archive:
         return Archive(self.run / f"seed-{seed}" / "checkpoints")

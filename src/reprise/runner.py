@@ -113,6 +113,8 @@ def run_experiments(
         jobs[settled] = make_job(settled, 0, stream, number=methods.count(settled.method_name))
         path = out or (store / folder_of(settled.configuration(pool.fingerprint)) if store else None)
         folders[settled] = None if path is None else Folder(path, settled, pool.fingerprint)
+        if fork is not None:
+            fork.check(settled.configuration(pool.fingerprint), seeds)
     todo: list[Job] = []
     done: list[Record] = []
     for settled, folder in folders.items():
@@ -126,8 +128,6 @@ def run_experiments(
                 done.append(known)
                 continue
             fingerprint = load_pool(settled.stream, data).fingerprint
-            if fork is not None:
-                fork.check(settled.configuration(fingerprint), seed)
             key = f"{settled.hash(fingerprint)}/{seed}"
             place = None if folder is None else folder.make_room(seed)
             todo.append(replace(jobs[settled], seed=seed, folder=place, key=key))
