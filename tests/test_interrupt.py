@@ -26,7 +26,7 @@ from reprise.train import Trainer
 
 FIELDS = {"tasks": 3, "steps": 5, "encoder": "convnet-small", "m": 50}
 LINE = ["run", "split-shapes", "--method", "er", *[f"--{k}={v}" for k, v in FIELDS.items()]]
-LONG = [*LINE, "--steps", "3000", "--tasks", "1"]
+LONG = [*LINE, "--steps", "1500", "--tasks", "1"]
 
 
 def experiment(method: str = "er", **fields: Any) -> Any:
@@ -80,7 +80,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(
     assert process.returncode == code
     assert err.endswith("reprise: stopped where it can go on; the same command does.\n")
     (position,) = Archive(tmp_path / "run" / "seed-0" / "checkpoints").positions()
-    assert 0 < position[1] < 3000
+    assert 0 < position[1] < 1500
     assert not [*tmp_path.rglob("record.json"), *tmp_path.rglob("lock")]
     for line in (words, straight):
         assert command(line).wait(timeout=120) == 0
@@ -316,3 +316,12 @@ def test_the_short_form_of_the_crash_test(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "counts.json").read_text())
     assert report["counts"]["kills"] >= 15
     assert report["differing files"] == []
+
+
+@pytest.mark.slow
+def test_the_short_form_of_the_long_stream(tmp_path: Path) -> None:
+    """200 tasks: memory and the time of a step do not grow with the tasks seen."""
+    script = Path(__file__).parent.parent / "benchmarks" / "long_stream.py"
+    line = [sys.executable, str(script), "--tasks", "200", "--out", str(tmp_path / "rows.json")]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
