@@ -48,7 +48,7 @@ class Plan:
 
 
 LARGEST = 2_000_000_000
-"""Positions of one phase's plan, 16 GB of them: more is a slip of the pen, and would take the machine's last memory."""
+"""Positions of one phase's plan, 16 GB of them: more is a slip of the pen, and would take all memory there is."""
 
 
 def count_steps(n: int, batch: int, epochs: int, steps: int | None) -> int:
