@@ -16,6 +16,7 @@ from reprise.bench import Bench, Report, make_cases, measure
 from reprise.config import Setting, make_experiment
 from reprise.errors import Diverged, InputError
 from reprise.methods import METHODS
+from reprise.reference import run_compared
 from reprise.results import Record, folder_of, to_json, write_json
 from reprise.runner import run_experiments
 from reprise.streams import STREAMS, stream_kind
@@ -27,6 +28,7 @@ from reprise.terminal import (
     progress_bars,
     ranking_table,
     results_table,
+    scenes_table,
     spread,
 )
 from reprise.values import show_value
@@ -49,12 +51,15 @@ class Request:
 
     @property
     def protocol(self) -> Mapping[str, Any]:
-        return stream_kind(self.stream).protocol
+        return stream_kind(self.stream).protocol_of(self.method)
 
     @property
     def running(self) -> dict[str, Any]:
         s = self.setting
-        return {"seeds": s.seeds, "data": s.data, "device": s.device, "lanes": s.lanes}
+        return {
+            **{"seeds": s.seeds, "data": s.data, "device": s.device, "lanes": s.lanes},
+            **{"workers": s.workers, "compiled": s.compile},
+        }
 
 
 def run(request: Request) -> None:
@@ -62,13 +67,19 @@ def run(request: Request) -> None:
     experiment = make_experiment(request.stream, request.method, request.fields, request.protocol)
     out = request.setting.out
     with progress_bars(Console(stderr=True)) as watch:
-        runs = run_experiments(
-            [experiment], **request.running, out=out, store=None if out else STORE, watch=watch
-        )
+        train = request.setting.compare
+        runs = run_compared([experiment], **request.running, store=STORE, out=out, train=train, watch=watch)
         records = list(_said(runs, request.json))
     if not request.json:
-        records.sort(key=lambda record: record["seed"])
-        Console().print(results_table(records, f"{request.stream}, {experiment.scenario}-incremental"))
+        records.sort(key=lambda record: (record["method"] != request.method, record["seed"]))
+        scenes = stream_kind(request.stream).reference_steps is not None
+        title = request.stream if scenes else f"{request.stream}, {experiment.scenario}-incremental"
+        Console().print(scenes_table(records, title) if scenes else results_table(records, title))
+        if scenes and not METHODS[request.method].merged and records[0]["reference"] is None:
+            Console().print(
+                "The performance drop is unknown until the multi-task reference is there: add --compare true.",
+                highlight=False,
+            )
         folder = out or STORE / folder_of(records[0]["configuration"])
         Console().print(f"Records: {folder}", highlight=False, soft_wrap=True)
 

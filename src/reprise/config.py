@@ -28,6 +28,9 @@ RESULTS_VERSION = 1
 MEMORY_FIELDS = ("m", "m_per_class", "m_per_task", "memory")
 """Four ways of saying how much is remembered."""
 
+SCENE_FIELDS = ("size", "sequence", "buildings", "views", "masks", "flip")
+"""Only scene streams have them; elsewhere they are None."""
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -44,6 +47,19 @@ class Experiment:
     """train only the first N tasks"""
     normalise: Literal["channel", "mean_image"] = "channel"
     """channel: subtract mean, divide by deviation of each channel; mean_image: subtract the mean image"""
+    # ---- scene streams (rooms, taskonomy)
+    size: int | None = None
+    """pixels a side of a view"""
+    sequence: str | None = None
+    """the tasks in their order: 1 or 2 (the paper's sequences), or names such as depth,normal"""
+    buildings: str | None = None
+    """who trains, validates and tests: numbers of worlds (rooms: 24,6,6); auto, paper, points or a split file"""
+    views: int | None = None
+    """views of each rendered world"""
+    masks: bool | None = None
+    """leave pixels without depth out of the loss"""
+    flip: bool | None = None
+    """mirror current images at random, with their labels"""
     # ---- training
     encoder: str = "resnet18-reduced"
     """the shared encoder"""
@@ -79,7 +95,7 @@ class Experiment:
     scope: Literal["union", "one_task", "each_task", "each_class"] = "union"
     """where a step's replayed examples come from"""
     p_replay: float | None = None
-    """replay a whole step with this probability, instead of beside each current batch"""
+    """replay a whole step with this probability; 0: beside each current batch (default: as the stream does)"""
     # ---- the run
     plan_seed: int = 0
     """seed of the replay coin, shared by all seeds"""
@@ -87,12 +103,12 @@ class Experiment:
     """measure the accuracy after each of a task's first N steps (learning curve area)"""
 
     def __post_init__(self) -> None:
-        self._positive("tasks", "steps", "epochs", "batch", "replay", "lr", "clip")
+        self._positive("tasks", "steps", "epochs", "batch", "replay", "lr", "clip", "size", "views")
         for name in ("m", "m_per_class", "m_per_task", "curve"):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise InputError(f"{name}: {value} is negative; give 0 or more.")
-        if self.p_replay is not None and not 0 < self.p_replay < 1:
+        if self.p_replay is not None and not 0 <= self.p_replay < 1:
             raise InputError(
                 f"p_replay: {self.p_replay} is not between 0 and 1; give a probability, or leave it out."
             )
@@ -117,6 +133,8 @@ class Experiment:
     def to_dict(self) -> dict[str, Any]:
         """Plain values; `from_dict` is the inverse."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "method"}
+        # What a stream does not have is no part of its experiments, nor of their hash.
+        values = {n: v for n, v in values.items() if v is not None or n not in SCENE_FIELDS}
         return {"method": self.method_name, **values, **dataclasses.asdict(self.method)}
 
     @staticmethod
@@ -151,6 +169,12 @@ class Setting:
     """where it is computed"""
     lanes: int | None = None
     """runs stacked in one process (default: up to 120 of those that fit on a GPU, one on a CPU)"""
+    workers: int | None = None
+    """processes that prepare data, and threads that read ahead of a GPU (default: as many as there are cores, 4)"""
+    compile: bool = False
+    """compile encoder and heads (scene streams)"""
+    compare: bool = False
+    """scene streams: train the multi-task reference too where it is missing, so that the performance drop is known"""
 
     def __post_init__(self) -> None:
         if len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
@@ -158,6 +182,8 @@ class Setting:
             raise InputError(f"seeds: {shown} are not different numbers from 0 up; write for example 0,1,2.")
         if self.lanes is not None and self.lanes < 1:
             raise InputError(f"lanes: {self.lanes} is not positive; give 1 or more, or leave it out.")
+        if self.workers is not None and self.workers < 1:
+            raise InputError(f"workers: {self.workers} is not positive; give 1 or more, or leave it out.")
 
 
 SETTING_HINTS: dict[str, Any] = typing.get_type_hints(Setting)

@@ -22,6 +22,7 @@ from reprise.fill import Quota
 from reprise.train import Outcome
 
 Record = dict[str, Any]
+SAMPLES_FILE = "samples.npz"
 TIMES = ("seconds", "cost")
 """The entries of a record in which two runs of the same command may differ."""
 
@@ -36,7 +37,7 @@ def make_record(
 ) -> Record:
     """The record of a run (contracts: Record). Inapplicable values are null; `place` is its environment."""
     accuracy, loss = _full(outcome.accuracy), _full(outcome.loss)
-    known = accuracy[-1][0] is not None
+    known = None not in accuracy[-1]
     return {
         "method": experiment.method_name,
         "stream": experiment.stream,
@@ -50,7 +51,7 @@ def make_record(
         "learning_accuracy": metrics.learning_accuracy(accuracy) if known else None,
         "forgetting_percent": metrics.forgetting_percent(loss),
         "performance_drop_percent": None,
-        "matrix": {"accuracy": accuracy if known else None, "loss": loss},
+        "matrix": {"accuracy": accuracy if any(v is not None for v in accuracy[-1]) else None, "loss": loss},
         "initial": outcome.initial,
         "next": outcome.next,
         "curve": outcome.curve or None,
@@ -166,12 +167,16 @@ class Folder:
             raise InputError(f"{path} is no record of seed {seed}; remove it or name another folder.")
         return record
 
-    def save(self, record: Record, log: list[dict[str, Any]]) -> None:
+    def save(
+        self, record: Record, log: list[dict[str, Any]], samples: Mapping[str, np.ndarray] | None = None
+    ) -> None:
         """The record comes last: a folder that has one is complete."""
         folder = self.path / f"seed-{record['seed']}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             write_text(folder / "log.jsonl", "".join(to_json(line) + "\n" for line in log))
+            if samples:
+                write_arrays(folder / SAMPLES_FILE, samples)
             write_json(folder / "record.json", record)
         except OSError as error:
             raise InputError(
@@ -209,6 +214,14 @@ def to_json(content: dict[str, Any], indent: int | None = None) -> str:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     write_text(path, to_json(content, indent=1) + "\n")
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """The whole file or nothing."""
+    partial = path.with_name(path.name + ".part")
+    with partial.open("wb") as file:
+        np.savez_compressed(file, **arrays)
+    partial.replace(path)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -24,9 +24,10 @@ from reprise.groups import Job, group_name, lane_groups, make_job
 from reprise.ledger import settle
 from reprise.progress import Notice, Outlook, Report, Watch
 from reprise.results import Folder, Record, environment, folder_of, make_record, trouble
-from reprise.streams import make_stream, stream_kind
+from reprise.streams import stream_kind, stream_of
+from reprise.streams.loading import Wanted
+from reprise.streams.scenes import Scenes
 from reprise.streams.split import Pool
-from reprise.streams.stream import Stream
 from reprise.train import Outcome, Trainer
 
 LARGEST_GROUP = 120
@@ -36,14 +37,20 @@ Environment = dict[str, Any]
 """Where a run took place, as its record tells."""
 
 
-@lru_cache(maxsize=2)
-def load_pool(stream: str, data: Path | None) -> Pool:
-    return stream_kind(stream).load(data)
+@lru_cache(maxsize=4)
+def load_pool(stream: str, data: Path | None, wanted: Wanted = Wanted()) -> Pool | Scenes:  # noqa: B008 (frozen)
+    return stream_kind(stream).load(data, wanted)
 
 
-def stream_of(experiment: Experiment, seed: int, pool: Pool) -> Stream:
-    e = experiment
-    return make_stream(e.stream, pool, seed, e.scenario, e.split, e.normalise, e.tasks)
+def wanted_of(experiment: Experiment, workers: int | None = None, watch: Watch | None = None) -> Wanted:
+    """What an experiment asks of its data; `watch` hears how far its preparation is."""
+    e, began = experiment, time.perf_counter()
+
+    def tell(what: str, done: int, total: int) -> None:
+        if watch is not None:
+            watch(Report(what, 0, done, total, what, time.perf_counter() - began, over=done == total))
+
+    return Wanted(e.size, e.buildings, e.views, workers, tell)
 
 
 def pick_device(name: str) -> torch.device:
@@ -63,6 +70,8 @@ def run_experiments(
     store: Path | None = None,
     lanes: int | None = None,
     watch: Watch | None = None,
+    workers: int | None = None,
+    compiled: bool = False,
 ) -> Iterator[Record]:
     """Yield the record of every experiment and seed as it is known; what is on disk already is not run again.
 
@@ -74,15 +83,18 @@ def run_experiments(
         raise InputError(f"out: {store} holds one experiment, no store of several; name another folder.")
     folders: dict[Experiment, Folder | None] = {}
     jobs: dict[Experiment, Job] = {}
+    fingerprints: dict[Experiment, str] = {}
     methods: list[str] = []
     for experiment in experiments:
-        pool = load_pool(experiment.stream, data)
+        pool = load_pool(experiment.stream, data, wanted_of(experiment, workers, watch))
         stream = stream_of(experiment, 0, pool)
         settled = settle(experiment, stream)
         if settled in folders:
             continue
         methods.append(settled.method_name)
-        jobs[settled] = make_job(settled, 0, stream, number=methods.count(settled.method_name))
+        job = make_job(settled, 0, stream, number=methods.count(settled.method_name))
+        jobs[settled] = replace(job, workers=workers, compiled=compiled)
+        fingerprints[settled] = pool.fingerprint
         path = out or (store / folder_of(settled.configuration(pool.fingerprint)) if store else None)
         folders[settled] = None if path is None else Folder(path, settled, pool.fingerprint)
     todo: list[Job] = []
@@ -102,10 +114,10 @@ def run_experiments(
         if (why := trouble(job.seed, outcome)) is not None:
             lost.append(why)
             continue
-        fingerprint = load_pool(job.experiment.stream, data).fingerprint
+        fingerprint = fingerprints[job.experiment]
         record = make_record(job.experiment, job.seed, outcome, job.quota, fingerprint, place)
         if (folder := folders[job.experiment]) is not None:
-            folder.save(record, outcome.log)
+            folder.save(record, outcome.log, outcome.samples)
         yield record
     if lost:
         raise Diverged(lost[0] + (f" ({len(lost) - 1} more runs diverged.)" if len(lost) > 1 else ""))
@@ -124,7 +136,7 @@ def execute(
     if jobs and not stacked and len(jobs) > 1 and (os.cpu_count() or 1) > 1:
         yield from _in_processes(jobs, data, watch)
         return
-    groups = [*lane_groups(jobs, (lanes or LARGEST_GROUP) if stacked else 1)]
+    groups = _groups(jobs, lanes, stacked)
     while groups:
         group = groups.pop(0)
         outcomes = _try_group(group, data, device, watch)
@@ -139,6 +151,16 @@ def execute(
             continue
         for job, outcome in zip(group, outcomes, strict=True):
             yield job, outcome, environment(device)
+
+
+def _groups(jobs: Sequence[Job], lanes: int | None, stacked: bool) -> list[list[Job]]:
+    """Lanes where a stream's networks are small; those that fill a GPU alone come one after another."""
+    small = [job for job in jobs if stream_kind(job.experiment.stream).stacks]
+    large = [job for job in jobs if job not in small]
+    return [
+        *lane_groups(small, (lanes or LARGEST_GROUP) if stacked else 1),
+        *lane_groups(large, lanes or 1),
+    ]
 
 
 def _try_group(
@@ -174,7 +196,8 @@ def _fitting_size(group: Sequence[Job], data: Path | None, device: torch.device,
 
 
 def cells_of(group: Sequence[Job], data: Path | None) -> list[Cell]:
-    pool = load_pool(group[0].experiment.stream, data)
+    first = group[0]
+    pool = load_pool(first.experiment.stream, data, wanted_of(first.experiment, first.workers))
     return [Cell(job.experiment, job.seed, stream_of(job.experiment, job.seed, pool)) for job in group]
 
 
@@ -186,7 +209,7 @@ def train_group(group: Sequence[Job], data: Path | None, device: torch.device, w
         watch(Report(name, len(group), done, total, what, time.perf_counter() - began))
 
     try:
-        return Trainer(cells_of(group, data), device).run(progress)
+        return Trainer(cells_of(group, data), device, compiled=group[0].compiled).run(progress)
     except Diverged as error:
         return [Outcome(diverged=str(error)) for _ in group]
 

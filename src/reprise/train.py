@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from reprise.errors import Diverged
 from reprise.evaluate import Evaluator, Scores
 from reprise.feed import Feed
 from reprise.ledger import bytes_kept, make_memory, make_reader, model_bytes, quota_of
-from reprise.plan import Draws, Plan, draw_order, draw_plan, draw_reservoir_replay
+from reprise.plan import Draws, Plan, draw_flips, draw_order, draw_plan, draw_reservoir_replay
 from reprise.remember import remember
 from reprise.stepper import Steppers
 from reprise.streams.stream import Phase
@@ -47,6 +47,8 @@ class Outcome:
     cost: dict[str, Any] = field(default_factory=dict)
     log: list[dict[str, float | int | str]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    samples: dict[str, np.ndarray] = field(default_factory=dict)
+    """Of scene streams: what the final model answers to a few test images (`Evaluator.samples`)."""
     diverged: str | None = None
 
 
@@ -70,6 +72,7 @@ class Trainer:
         device: torch.device,
         stacked: bool | None = None,
         kernels: bool | None = None,
+        compiled: bool = False,
     ) -> None:
         self.own_methods = [cell.experiment.method for cell in cells]
         self.cells, self.device = under_one_method(cells), device
@@ -77,7 +80,8 @@ class Trainer:
         self.experiment = cells[0].experiment
         self.method = self.experiment.method
         if kernels is None:
-            kernels = stacked is not False and fast_lanes(self.experiment, device)
+            shared = cells[0].stream.shared_head
+            kernels = stacked is not False and shared and fast_lanes(self.experiment, device)
         # With kernels a run alone is a stack of one: its result does not depend on the company it is in.
         self.stacked = len(cells) > 1 or kernels if stacked is None else stacked
         streams = [cell.stream.merged() if self.method.merged else cell.stream for cell in cells]
@@ -85,7 +89,7 @@ class Trainer:
         self.phases = join_phases(streams, self.stacked, device)
         self.tests = join_tests(streams, self.stacked, device)
         self.reader = make_reader(self.experiment, self.stream, device)
-        self.engine = make_engine(cells, streams, self.reader, self.stacked, device, kernels)
+        self.engine = make_engine(cells, streams, self.reader, self.stacked, device, kernels, compiled)
         self.engine.enter(0)
         self.steppers = Steppers(self.method, self.engine, self.experiment.optimizer)
         self.needs = self.method.needs(self.stream)
@@ -98,7 +102,7 @@ class Trainer:
         self.evaluator = Evaluator(self.engine, self.tests, self.memory)
         self.outcomes = [Outcome(bytes=self._ledger(lane)) for lane in range(len(cells))]
         self.cursor = Cursor()
-        self.spent = {"train": 0.0, "end_task": 0.0, "evaluate": 0.0}
+        self.spent = {"train": 0.0, "end_task": 0.0, "evaluate": 0.0, "data": 0.0}
 
     # ---- the run
     def run(self, progress: Progress | None = None, pause: Pause | None = None) -> list[Outcome]:
@@ -113,14 +117,14 @@ class Trainer:
         orders = [self._orders(i, phase) for i, phase in enumerate(self.phases)]
         lengths = [len(order[0]) for order in orders]
         if self.cursor == Cursor(0, 0):
-            for outcome, scores in zip(self.outcomes, self._evaluate(range(tasks)), strict=True):
-                outcome.initial = [accuracy for _, accuracy in scores]
+            for outcome, scores in zip(self.outcomes, self._accuracies(range(tasks)), strict=True):
+                outcome.initial = scores
         for i in range(self.cursor.phase, len(self.phases)):
             phase, start = self.phases[i], self.cursor.step
             self.engine.enter(phase.last)
             if start == 0:
-                for outcome, scores in zip(self.outcomes, self._evaluate([phase.last]), strict=True):
-                    outcome.next.append(scores[0][1])
+                for outcome, scores in zip(self.outcomes, self._accuracies([phase.last]), strict=True):
+                    outcome.next += scores
             feed = self._feed(i, phase, orders[i])
 
             def within(done: int, i: int = i, phase: Phase = phase) -> None:
@@ -158,7 +162,7 @@ class Trainer:
     ) -> bool:
         """The steps of a phase from `start` on; False where it was paused before the last one."""
         stepper = self.steppers.stepper(feed, start)
-        watched = start
+        watched, paused = start, False
         within(int(feed.plan.trains[:start].sum()))
         for step in range(start, feed.steps):
             stepper.run(step)
@@ -173,8 +177,10 @@ class Trainer:
                 within(int(feed.plan.trains[: step + 1].sum()))
             if paused:
                 self.cursor = Cursor(i, step + 1)
-                return False
-        return True
+                break
+        self.spent["data"] += feed.ahead.waited
+        feed.ahead.close()
+        return not paused
 
     def _end_task(self, phase: Phase, orders: Sequence[np.ndarray]) -> None:
         recall = partial(self._recall, phase)
@@ -211,6 +217,11 @@ class Trainer:
 
     def _feed(self, i: int, phase: Phase, orders: Sequence[np.ndarray]) -> Feed:
         plans = [self._plan(lane, cell, i, phase, orders[lane]) for lane, cell in enumerate(self.cells)]
+        if self.stream.flips:
+            plans = [
+                replace(plan, flipped=draw_flips(cell.seed, i, plan.current.shape))
+                for cell, plan in zip(self.cells, plans, strict=True)
+            ]
         return Feed(phase, plans, self.memory, self.reader, self.stacked)
 
     def _plan(self, lane: int, cell: Cell, i: int, phase: Phase, order: np.ndarray) -> Plan:
@@ -223,11 +234,20 @@ class Trainer:
             return draw_reservoir_replay(cell.seed, i, order, first_pass, sizes, self.memory.seen, capacity)
         rows = self.memory.rows_by_task(lane, phase.last)
         labels = self.memory.shelf(0).label[lane] if self.stream.shared_head else None
-        return draw_plan(cell.seed, i, order, Draws(sizes, e.scope), rows, labels, e.p_replay, e.plan_seed)
+        return draw_plan(
+            cell.seed, i, order, Draws(sizes, e.scope), rows, labels, e.p_replay or None, e.plan_seed
+        )
 
     # ---- what is written down
     def _evaluate(self, tasks: Sequence[int]) -> Scores:
         return self._timed("evaluate", self.evaluator.scores, tasks)
+
+    def _accuracies(self, tasks: Sequence[int]) -> list[list[float | None]]:
+        """By lane; tasks whose answers are neither right nor wrong have none, and cost nothing."""
+        judged = [task for task in tasks if self.stream.tasks[task].kind.judged]
+        scores = self._evaluate(judged) if judged else [[] for _ in self.outcomes]
+        known = [dict(zip(judged, own, strict=True)) for own in scores]
+        return [[own[task][1] if task in own else None for task in tasks] for own in known]
 
     def _append_row(self, scores: Scores, unseen: int) -> None:
         for outcome, row in zip(self.outcomes, scores, strict=True):
@@ -235,10 +255,10 @@ class Trainer:
             outcome.accuracy.append([*(accuracy for _, accuracy in row), *[None] * unseen])
 
     def _extend_curve(self, phase: Phase) -> None:
-        for outcome, scores in zip(self.outcomes, self._evaluate([phase.last]), strict=True):
+        for outcome, scores in zip(self.outcomes, self._accuracies([phase.last]), strict=True):
             if len(outcome.curve) < len(outcome.next):
                 outcome.curve.append([outcome.next[-1]])
-            outcome.curve[-1].append(scores[0][1])
+            outcome.curve[-1] += scores
 
     def _log(self, i: int, phase: Phase, first: int, losses: Tensor) -> None:
         """Write down the mean loss since the last look [steps, (lanes)], and stop what is no longer finite."""
@@ -270,6 +290,10 @@ class Trainer:
     def _finish(self, seconds: float) -> None:
         examples = self.experiment.batch + (self.experiment.replay if self.method.replays else 0)
         cost = measure_cost(self.engine.model, self.stream, examples)
+        if self.stream.labels:
+            names = [task.name for task in self.stream.tasks]
+            for outcome, samples in zip(self.outcomes, self.evaluator.samples(names), strict=True):
+                outcome.samples = samples
         # Lanes share the clock: a run's seconds are its share of the group's.
         share = len(self.cells)
         for outcome in self.outcomes:
