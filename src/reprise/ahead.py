@@ -37,6 +37,8 @@ class Ahead(Generic[Fetched]):
                 if later not in self._under_way:
                     self._under_way[later] = self._threads.submit(self.fetch, later)
             found = self._under_way.pop(step).result()
+            for earlier in [other for other in self._under_way if other < step]:
+                del self._under_way[earlier]  # steps that were left out
         self.waited += time.perf_counter() - began
         if step + 1 == self.steps:
             self.close()

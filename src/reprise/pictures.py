@@ -1,4 +1,4 @@
-"""Pictures to look at: what methods answer to a test image, beside the image and the truth. Pillow is all it takes."""
+"""Pictures to look at: what methods answer to a test image, beside the image and the truth."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ def _shown(task: str, samples: Samples, what: str, view: int) -> np.ndarray | st
         picture = np.moveaxis(((chosen.astype(np.float32) + 1) * 127.5).clip(0, 255), 0, -1).astype(np.uint8)
     mask = samples.get(f"{task}.mask")
     if what == "truth" and mask is not None:
-        picture = np.where(mask[view].reshape(*picture.shape[:2], 1) > 0, picture, np.uint8(NOWHERE))
+        picture = np.where(
+            mask[view].reshape(*picture.shape[:2], 1) > 0, picture, np.array(NOWHERE, np.uint8)
+        )
     return np.ascontiguousarray(picture)
 
 

@@ -220,7 +220,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """The whole file or nothing."""
     partial = path.with_name(path.name + ".part")
     with partial.open("wb") as file:
-        np.savez_compressed(file, **arrays)
+        np.savez_compressed(file, allow_pickle=False, **arrays)
     partial.replace(path)
 
 
