@@ -3,11 +3,11 @@
     python benchmarks/taskonomy_gpu.py speed --out DIR [--batch 64] [--size 256]
     python benchmarks/taskonomy_gpu.py study --data PACK --out DIR [--size 128] [--steps 200] [--seeds 0,1] [--jobs 4]
 
-speed  milliseconds a step and images a second on random images: a plain PyTorch loop of the same networks (float32, TF32,
-       bf16 channels-last, compiled) and our trainer's steps (ER and CAR), current and replaying ones apart; what
-       CAR adds to ER; what it costs to read from mapped files instead of the GPU's memory. Writes speed.json.
+speed  milliseconds a step and images a second on random images: a plain PyTorch loop of the same networks (float32,
+       TF32, bf16 channels-last, compiled) and our trainer's steps (ER and CAR), current and replaying ones apart;
+       what CAR adds to ER; what it costs to read from mapped files instead of the GPU's memory. Writes speed.json.
 study  every cell of {SGD, EWC, Side-Tuning, multi-task, and ER, CAR, A-GEM at m = 16 and 64} for each seed, several
-       processes at once (--jobs); records.jsonl grows as runs end and is complete, with performance drops, at the end.
+       processes at once (--jobs); records.jsonl grows as runs end and has the performance drops at the end.
        Pictures of a test view by every method are written as grid-SEED-VIEW.png: look at them, do not publish them.
 """
 
@@ -76,7 +76,7 @@ def plain_network(outputs: int) -> nn.Module:
         for block in range(count):
             layers.append(Bottleneck(inputs, 64 * 2**index, 2 if block == 0 and index else 1))
             inputs = 4 * 64 * 2**index
-    widths = "1024 1024 +512 256 256 128 +64 64 +32 32 +16 32 +16 16".split()
+    widths = ["1024", "1024", "+512", "256", "256", "128", "+64", "64", "+32", "32", "+16", "32", "+16", "16"]
     for width in widths:
         channels = int(width)
         if width.startswith("+"):
@@ -259,7 +259,7 @@ def speed(options: argparse.Namespace) -> int:
         ours_er.feed.ahead.close()
         del ours_er
     content = {
-        "what": f"a training step, ResNet-50 and the 15-layer decoder, batch {batch}, {options.size} x {options.size}",
+        "what": f"a training step, {options.encoder} and its decoder, batch {batch}, {options.size} x {options.size}",
         "blocks": options.blocks,
         "steps_per_block": block,
         "cudnn_benchmark": options.tune,

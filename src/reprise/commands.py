@@ -9,19 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
 from reprise import peers, tune
 from reprise.bench import Bench, Report, make_cases, measure
 from reprise.config import Setting, make_experiment
-from reprise.errors import Diverged, InputError
+from reprise.errors import Diverged
 from reprise.methods import METHODS
+from reprise.pictures import draw_grid, read_samples
 from reprise.reference import run_compared
-from reprise.results import Record, folder_of, to_json, write_json
+from reprise.results import SAMPLES_FILE, Record, folder_of, to_json, write_json
 from reprise.runner import run_experiments
 from reprise.streams import STREAMS, stream_kind
-from reprise.streams.check import check
-from reprise.streams.fetch import fetch_cifar100
 from reprise.terminal import (
     bench_table,
     measuring_bar,
@@ -33,6 +31,7 @@ from reprise.terminal import (
 )
 from reprise.values import show_value
 
+DEMO = "rooms"
 DEMO_METHODS = ("sgd", "er", "car", "multitask")
 STORE = Path("runs")
 """Where results go that are given no folder."""
@@ -115,22 +114,46 @@ def search(request: Request, grid_lines: Sequence[str]) -> None:
 
 def demo(setting: Setting, fields: Mapping[str, Any]) -> None:
     """The embedded default: nothing to download, a few minutes on a laptop."""
-    stream, store = "split-shapes", setting.out or Path("demo")
-    experiments = [make_experiment(stream, name, fields, STREAMS[stream].protocol) for name in DEMO_METHODS]
+    kind, store = stream_kind(DEMO), setting.out or Path("demo")
+    experiments = [
+        make_experiment(DEMO, name, fields, kind.protocol_of(name))
+        for name in DEMO_METHODS
+        if not METHODS[name].merged
+    ]
     with progress_bars(Console(stderr=True)) as watch:
-        records = list(run_experiments(experiments, setting.seeds, store=store, watch=watch))
+        runs = run_compared(
+            experiments, setting.seeds, store, train=True, workers=setting.workers, watch=watch
+        )
+        records = list(runs)
     order = {name: place for place, name in enumerate(DEMO_METHODS)}
     records.sort(key=lambda record: (order[record["method"]], record["seed"]))
-    length = f"{fields['steps']} steps" if fields.get("steps") else "one pass"
-    Console().print(results_table(records, f"10 tasks of 5 classes, {length} each"))
+    console, e = Console(), experiments[0]
+    console.print(scenes_table(records, f"rooms: 11 tasks in a row, {e.steps} steps each"))
     sgd, er = (
-        spread([r["accuracy"] for r in records if r["method"] == name], 100, 1) for name in ("sgd", "er")
+        spread([r["forgetting_percent"] for r in records if r["method"] == name], 1, 0)
+        for name in ("sgd", "er")
     )
-    Console().print(
-        f"Learning the tasks in a row, plain SGD ends at {sgd} %, and at {er} % where one image per class is "
-        f"replayed.\nRecords: {store}",
+    pictures = draw_grids(records, store)
+    console.print(
+        f"Learning the tasks in a row raises the losses of old ones by {sgd} % with plain training, and by {er} % "
+        f"where {e.m} images a task are remembered and replayed.\nPictures: {pictures[0]}\nRecords: {store}",
         highlight=False,
+        soft_wrap=True,
     )
+
+
+def draw_grids(records: Sequence[Record], store: Path) -> list[Path]:
+    """What the methods of one seed answer to each sampled test view, as a picture each."""
+    seed, runs = records[0]["seed"], {}
+    for record in records:
+        if record["seed"] == seed:
+            folder = store / folder_of(record["configuration"]) / f"seed-{seed}"
+            runs[record["method"]] = read_samples(folder / SAMPLES_FILE)
+    paths = []
+    for view in range(len(next(iter(runs[records[0]["method"]].values())))):
+        paths.append(store / f"predictions-seed{seed}-view{view}.png")
+        draw_grid(runs, view).save(paths[-1])
+    return paths
 
 
 def bench(wanted: Bench) -> int:
@@ -162,29 +185,6 @@ def list_all() -> None:
         console.print(f"[bold]{title}[/bold]")
         for name, about in rows.items():
             console.print(f"  {name:<22}{about}", highlight=False, soft_wrap=True)
-
-
-def check_data(stream: str, folder: Path) -> int:
-    """Look whether a stream's data is whole; the exit code."""
-    report = check(stream, folder)
-    sys.stdout.write("\n".join(report.lines) + "\n")
-    return 0 if report.ok else 2
-
-
-def fetch_data(name: str, folder: Path) -> None:
-    """Get a data set that may be fetched."""
-    if name != "cifar100":
-        raise InputError(
-            f"data: {name!r} cannot be fetched; only cifar100 can, mini-ImageNet has no free copy."
-        )
-    columns = ("{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
-        bar = bars.add_task(name, total=None)
-        said = fetch_cifar100(
-            folder, progress=lambda done, total: bars.update(bar, completed=done, total=total)
-        )
-    sys.stdout.write(f"{said}\n")
 
 
 def _said(records: Iterator[Record], json: bool) -> Iterator[Record]:

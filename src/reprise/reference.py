@@ -19,7 +19,7 @@ from reprise.ledger import settle
 from reprise.methods import METHODS
 from reprise.results import Record, folder_of, read_store, write_json
 from reprise.runner import load_pool, run_experiments, wanted_of
-from reprise.streams import stream_kind, stream_of
+from reprise.streams import require_fields, stream_kind, stream_of
 
 SHARED = (
     *("split", "tasks", "size", "sequence", "buildings", "views", "masks", "flip", "normalise"),
@@ -112,6 +112,7 @@ def _comparisons(
         reference = reference_of(experiment)
         if reference is None:
             continue
+        require_fields(experiment)
         wanted = wanted_of(experiment, how.get("workers"), how.get("watch"))
         pool = load_pool(experiment.stream, how.get("data"), wanted)
         stream = stream_of(experiment, 0, pool)

@@ -24,7 +24,7 @@ from reprise.groups import Job, group_name, lane_groups, make_job
 from reprise.ledger import settle
 from reprise.progress import Notice, Outlook, Report, Watch
 from reprise.results import Folder, Record, environment, folder_of, make_record, trouble
-from reprise.streams import stream_kind, stream_of
+from reprise.streams import require_fields, stream_kind, stream_of
 from reprise.streams.loading import Wanted
 from reprise.streams.scenes import Scenes
 from reprise.streams.split import Pool
@@ -86,11 +86,15 @@ def run_experiments(
     fingerprints: dict[Experiment, str] = {}
     methods: list[str] = []
     for experiment in experiments:
+        require_fields(experiment)
         pool = load_pool(experiment.stream, data, wanted_of(experiment, workers, watch))
         stream = stream_of(experiment, 0, pool)
         settled = settle(experiment, stream)
         if settled in folders:
             continue
+        if watch is not None and isinstance(pool, Scenes) and not folders:
+            for sentence in pool.warnings([task.name for task in stream.tasks], settled.masks is not False):
+                watch(Notice(sentence))
         methods.append(settled.method_name)
         job = make_job(settled, 0, stream, number=methods.count(settled.method_name))
         jobs[settled] = replace(job, workers=workers, compiled=compiled)

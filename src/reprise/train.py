@@ -288,8 +288,11 @@ class Trainer:
         return kept | {"total": sum(kept.values()), "model": model_bytes(self.engine.model)}
 
     def _finish(self, seconds: float) -> None:
-        examples = self.experiment.batch + (self.experiment.replay if self.method.replays else 0)
-        cost = measure_cost(self.engine.model, self.stream, examples)
+        e, replayed = self.experiment, self.experiment.replay if self.method.replays else 0
+        p = e.p_replay if self.method.replays else None
+        examples = e.batch + replayed if not p else (1 - p) * e.batch + p * replayed
+        together = len(self.stream.tasks) if self.stream.joint and not self.stream.shared_head else 1
+        cost = measure_cost(self.engine.model, self.stream, examples, together)
         if self.stream.labels:
             names = [task.name for task in self.stream.tasks]
             for outcome, samples in zip(self.outcomes, self.evaluator.samples(names), strict=True):

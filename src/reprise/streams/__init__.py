@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from reprise.errors import InputError
 from reprise.streams.files import fingerprint, read_cifar100, read_mini_imagenet
 from reprise.streams.loading import Wanted, load_rooms, load_taskonomy
-from reprise.streams.scenes import Scenes, scene_stream
+from reprise.streams.scenes import Scenes, require_scene_fields, scene_stream
 from reprise.streams.shapes import render
 from reprise.streams.split import Pool, make_pool, split_stream
 from reprise.streams.stream import Stream
@@ -146,6 +146,12 @@ def make_stream(
     tasks: int | None = None,
 ) -> Stream:
     return split_stream(name, pool, seed, scenario, split, normalise).first(tasks)
+
+
+def require_fields(experiment: Experiment) -> None:
+    """Refuse an experiment that its stream cannot be asked for, before its data is prepared."""
+    if stream_kind(experiment.stream).reference_steps is not None:
+        require_scene_fields(experiment)
 
 
 def stream_of(experiment: Experiment, seed: int, pool: Pool | Scenes) -> Stream:

@@ -79,6 +79,10 @@ class Scenes:
             train = train + self.buildings["validation"]
         return Parts(self._rows(train), self._rows(self.buildings[scored]))
 
+    def warnings(self, tasks: Iterable[str], masks: bool = True) -> list[str]:
+        """How many views each task goes without, and why; one sentence each."""
+        return [line for task in tasks if (line := self.packed.left_out(task, masks))]
+
     def _rows(self, names: Iterable[str]) -> np.ndarray:
         wanted = set(names)
         chosen = [k for k, building in enumerate(self.packed.buildings) if building.name in wanted]
@@ -156,7 +160,7 @@ def task_names(sequence: str) -> tuple[str, ...]:
 def scene_stream(scenes: Scenes, seed: int, experiment: Experiment) -> Stream:
     """The stream of an experiment; every seed has the same tasks and views."""
     e, packed = experiment, scenes.packed
-    _require_scene_fields(e)
+    require_scene_fields(e)
     wanted = find_tasks(task_names(e.sequence or "1"))
     masks = True if e.masks is None else e.masks
     parts = scenes.parts(e.split)
@@ -185,7 +189,9 @@ def _examples(scenes: Scenes, rows: np.ndarray, names: Mapping[str, str]) -> Exa
     return Examples(scenes.source, torch.from_numpy(rows), {}, names)
 
 
-def _require_scene_fields(e: Experiment) -> None:
+def require_scene_fields(e: Experiment) -> None:
+    """Refuse what no scene stream can do, before anything is packed or rendered."""
+    find_tasks(task_names(e.sequence or "1"))
     if e.scenario != "task":
         raise InputError(
             f"scenario: {e.scenario} is for Split streams; tasks of {e.stream} share no classes."

@@ -7,7 +7,8 @@ more of one kind changes none of the others.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ import torch
 
 from reprise.errors import InputError
 from reprise.streams.cache import locked
-from reprise.streams.rooms import VERSION, point_view, render
+from reprise.streams.rooms import VERSION, point_view, render, write_official
 from reprise.streams.taskonomy.domains import DOMAINS
 from reprise.streams.taskonomy.packing import agree, has_building, in_order, write_building
 
@@ -92,14 +93,48 @@ def pack_worlds(
         ) from error
 
 
-def render_world(name: str, out: Path, size: int, views: int) -> None:
-    """One world, rendered on one thread and put into the pack under its name once it is complete."""
+def write_worlds(
+    worlds: Worlds, folder: Path, workers: int, progress: Callable[[int, int], object] | None = None
+) -> Path:
+    """The worlds as files in the official layout, and the official form of their division; its path."""
+    names = [name for own in worlds.names.values() for name in own]
+    split = folder / "train_val_test_rooms.csv"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with in_order(min(workers, len(names))) as run:
+            one = partial(_write_world, folder=folder, size=worlds.size, views=worlds.views)
+            for done, _ in enumerate(run(one, names), 1):
+                if progress is not None:
+                    progress(done, len(names))
+        kinds = {name: kind for kind, own in worlds.names.items() for name in own}
+        lines = [f"{name},{','.join(str(int(kinds[name] == kind)) for kind in FIRST)}" for name in names]
+        split.write_text("\n".join(["id,train,val,test", *lines, ""]))
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written ({error.strerror}); name another folder.") from error
+    return split
+
+
+def _write_world(name: str, folder: Path, size: int, views: int) -> None:
+    with one_thread():
+        arrays = render(number_of(name), views, size, SEED)
+    write_official(folder, name, arrays, [point_view(view) for view in range(views)])
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Worker processes share the cores; small pictures gain nothing from more threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        arrays = packed_form(render(number_of(name), views, size, SEED))
+        yield
     finally:
         torch.set_num_threads(before)
+
+
+def render_world(name: str, out: Path, size: int, views: int) -> None:
+    """One world, rendered on one thread and put into the pack under its name once it is complete."""
+    with one_thread():
+        arrays = packed_form(render(number_of(name), views, size, SEED))
     write_building(out, name, [point_view(view) for view in range(views)], arrays, size)
 
 
