@@ -22,15 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
-from reprise.commands import draw_grids
 from reprise.config import Experiment, make_experiment
 from reprise.metrics import forgetting_percent_per_task, performance_drop_percent_per_task
+from reprise.pictures import draw_grids
+from reprise.progress import Report
 from reprise.reference import run_compared
 from reprise.results import Record, to_json
 from reprise.streams import stream_kind
-from reprise.terminal import progress_bars, scenes_table
 
 RATES = (3e-4, 1e-3, 3e-3)
 WEIGHTS: dict[str, tuple[str, Sequence[float]]] = {
@@ -55,8 +54,7 @@ class Study:
         return make_experiment("rooms", method, given, kind.protocol_of(method))
 
     def run(self, experiments: Sequence[Experiment], seeds: Sequence[int]) -> list[Record]:
-        with progress_bars(Console(stderr=True)) as watch:
-            return list(run_compared(experiments, seeds, self.store, train=True, watch=watch))
+        return list(run_compared(experiments, seeds, self.store, train=True, watch=tell))
 
     def choose_rate(self) -> float:
         runs = self.run([self.experiment("er", split="validation", lr=lr) for lr in RATES], [0])
@@ -85,6 +83,27 @@ class Study:
     def note(self, records: Sequence[Record]) -> None:
         with (self.options.out / "validation.jsonl").open("a") as file:
             file.writelines(to_json(record) + "\n" for record in records)
+
+
+def tell(said: object) -> None:
+    """A line for each run that ends."""
+    if isinstance(said, Report) and said.over and said.runs:
+        print(f"  {said.name}: {said.what} after {said.seconds:.0f} s", flush=True)
+
+
+def table(records: Sequence[Record]) -> str:
+    lines = [f"{'':<12}{'seeds':>6}{'forgetting %':>16}{'drop %':>16}{'kept MB':>10}{'model MB':>10}"]
+    for method in METHODS[::-1]:
+        own = [r for r in records if r["method"] == method]
+        shown = [_spread([r[key] for r in own]) for key in ("forgetting_percent", "performance_drop_percent")]
+        kept, model = own[0]["bytes"]["total"] / 1e6, own[0]["bytes"]["model"] / 1e6
+        lines.append(f"{method:<12}{len(own):>6}{shown[0]:>16}{shown[1]:>16}{kept:>10.2f}{model:>10.2f}")
+    return "\n".join(lines)
+
+
+def _spread(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{np.mean(known):.1f} ± {np.std(known):.1f}" if known else "–"
 
 
 def per_task(records: Sequence[Record]) -> str:
@@ -129,10 +148,11 @@ def main() -> int:
     records.sort(key=lambda r: (-METHODS.index(r["method"]), r["seed"]))
     (options.out / "records.jsonl").write_text("".join(to_json(record) + "\n" for record in records))
     seconds = time.perf_counter() - began
-    Console().print(scenes_table(records, f"rooms, {options.steps} steps a task ({seconds:.0f} s in all)"))
+    print(f"rooms, {options.steps} steps a task ({seconds:.0f} s in all)")
+    print(table(records))
     print("forgetting % / performance drop % of each task")
     print(per_task(records))
-    draw_grids(records, study.store)
+    draw_grids(records, study.store, options.seeds[0])
     return 0
 
 

@@ -8,7 +8,7 @@ speed  milliseconds a step and images a second on random images: a plain PyTorch
        what CAR adds to ER; what it costs to read from mapped files instead of the GPU's memory. Writes speed.json.
 study  every cell of {SGD, EWC, Side-Tuning, multi-task, and ER, CAR, A-GEM at m = 16 and 64} for each seed, several
        processes at once (--jobs); records.jsonl grows as runs end and has the performance drops at the end.
-       Pictures of a test view by every method are written as grid-SEED-VIEW.png: look at them, do not publish them.
+       Pictures of test views by every method are written into DIR/store: look at them, do not publish them.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ from reprise.build import Cell
 from reprise.config import Experiment, make_experiment
 from reprise.errors import Diverged
 from reprise.feed import Feed
+from reprise.keeping import Saving
 from reprise.ledger import settle
-from reprise.pictures import draw_grid, read_samples
+from reprise.pictures import draw_grids
 from reprise.reference import run_compared
-from reprise.results import environment, folder_of, to_json
+from reprise.results import environment, to_json
 from reprise.runner import run_experiments, set_arithmetic
 from reprise.streams import packs, stream_kind, stream_of
 from reprise.streams.scenes import Scenes
@@ -301,7 +302,10 @@ def one_run(
     experiment: Experiment, seed: int, data: Path, device: str, store: Path, threads: int
 ) -> list[dict[str, Any]]:
     torch.set_num_threads(threads)
-    return list(run_experiments([experiment], [seed], data=data, device=device, store=store, workers=2))
+    # A checkpoint of 343 million parameters and their optimizer is 4 GB: runs of minutes do without.
+    saving = Saving(minutes=1e9, tasks=False)
+    how = {"data": data, "device": device, "store": store, "workers": 2, "saving": saving}
+    return list(run_experiments([experiment], [seed], **how))
 
 
 def study(options: argparse.Namespace) -> int:
@@ -338,7 +342,8 @@ def study(options: argparse.Namespace) -> int:
     if records:
         lines.write_text("".join(to_json(record) + "\n" for record in records))
     table(records)
-    pictures(records, store, options.out)
+    for seed in options.seeds if records else ():
+        draw_grids(records, store, seed)
     return 3 if lost else 0
 
 
@@ -355,17 +360,6 @@ def table(records: Sequence[dict[str, Any]]) -> None:
 def _spread(values: Sequence[float | None]) -> str:
     known = [value for value in values if value is not None]
     return f"{np.mean(known):.1f} ± {np.std(known):.1f}" if known else "–"
-
-
-def pictures(records: Sequence[dict[str, Any]], store: Path, out: Path) -> None:
-    for seed in sorted({record["seed"] for record in records}):
-        runs = {}
-        for record in (r for r in records if r["seed"] == seed):
-            path = store / folder_of(record["configuration"]) / f"seed-{seed}" / "samples.npz"
-            m = record["m"]
-            runs[record["method"] + (f" m={m}" if m else "")] = read_samples(path)
-        for view in range(len(next(iter(next(iter(runs.values())).values())))) if runs else ():
-            draw_grid(runs, view).save(out / f"grid-{seed}-{view}.png")
 
 
 def main() -> int:

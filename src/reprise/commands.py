@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,12 @@ from reprise import peers, tune
 from reprise.bench import Bench, Report, make_cases, measure
 from reprise.config import Setting, make_experiment
 from reprise.errors import Diverged
+from reprise.forking import Fork
+from reprise.keeping import Saving
 from reprise.methods import METHODS
-from reprise.pictures import draw_grid, read_samples
+from reprise.pictures import draw_grids
 from reprise.reference import run_compared
-from reprise.results import SAMPLES_FILE, Record, folder_of, to_json, write_json
+from reprise.results import Record, folder_of, to_json, write_json
 from reprise.runner import run_experiments
 from reprise.streams import STREAMS, stream_kind
 from reprise.terminal import (
@@ -47,6 +49,8 @@ class Request:
     setting: Setting
     json: bool = False
     """Print one JSON record per run on stdout, and nothing else."""
+    fork: Fork | None = None
+    """Where the runs begin, if not at the beginning."""
 
     @property
     def protocol(self) -> Mapping[str, Any]:
@@ -60,14 +64,29 @@ class Request:
             **{"workers": s.workers, "compiled": s.compile},
         }
 
+    @property
+    def saving(self) -> Saving:
+        s = self.setting
+        return Saving(s.save_steps, s.save_minutes, s.keep, s.save_tasks)
+
 
 def run(request: Request) -> None:
     """Train one method on one stream."""
     experiment = make_experiment(request.stream, request.method, request.fields, request.protocol)
+    if request.fork is not None:
+        experiment = replace(experiment, start=request.fork.start)
     out = request.setting.out
     with progress_bars(Console(stderr=True)) as watch:
-        train = request.setting.compare
-        runs = run_compared([experiment], **request.running, store=STORE, out=out, train=train, watch=watch)
+        runs = run_compared(
+            [experiment],
+            **request.running,
+            store=STORE,
+            out=out,
+            train=request.setting.compare,
+            watch=watch,
+            saving=request.saving,
+            fork=request.fork,
+        )
         records = list(_said(runs, request.json))
     if not request.json:
         records.sort(key=lambda record: (record["method"] != request.method, record["seed"]))
@@ -94,7 +113,8 @@ def search(request: Request, grid_lines: Sequence[str]) -> None:
     records: list[Record] = []
     with progress_bars(Console(stderr=True)) as watch:
         try:
-            runs = run_experiments(experiments, **request.running, store=store, watch=watch)
+            saving = replace(request.saving, tasks=False)  # nobody goes on from a point of a search
+            runs = run_experiments(experiments, **request.running, store=store, watch=watch, saving=saving)
             for record in _said(runs, request.json):
                 records.append(record)
         except Diverged as error:  # a point of the grid that went too far is no reason to lose the others
@@ -133,27 +153,13 @@ def demo(setting: Setting, fields: Mapping[str, Any]) -> None:
         spread([r["forgetting_percent"] for r in records if r["method"] == name], 1, 0)
         for name in ("sgd", "er")
     )
-    pictures = draw_grids(records, store)
+    pictures = draw_grids(records, store, setting.seeds[0])
     console.print(
         f"Learning the tasks in a row raises the losses of old ones by {sgd} % with plain training, and by {er} % "
         f"where {e.m} images a task are remembered and replayed.\nPictures: {pictures[0]}\nRecords: {store}",
         highlight=False,
         soft_wrap=True,
     )
-
-
-def draw_grids(records: Sequence[Record], store: Path) -> list[Path]:
-    """What the methods of one seed answer to each sampled test view, as a picture each."""
-    seed, runs = records[0]["seed"], {}
-    for record in records:
-        if record["seed"] == seed:
-            folder = store / folder_of(record["configuration"]) / f"seed-{seed}"
-            runs[record["method"]] = read_samples(folder / SAMPLES_FILE)
-    paths = []
-    for view in range(len(next(iter(runs[records[0]["method"]].values())))):
-        paths.append(store / f"predictions-seed{seed}-view{view}.png")
-        draw_grid(runs, view).save(paths[-1])
-    return paths
 
 
 def bench(wanted: Bench) -> int:

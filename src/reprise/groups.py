@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
 from reprise.config import Experiment
 from reprise.fill import Quota
@@ -28,6 +29,10 @@ class Job:
     workers: int | None = None
     compiled: bool = False
     """How it is run: neither changes a result."""
+    folder: Path | None = None
+    """Where its files go; None keeps nothing."""
+    key: str = ""
+    """What the runs trained beside it know it by."""
 
     @property
     def name(self) -> str:

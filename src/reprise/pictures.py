@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from reprise.errors import InputError
+from reprise.results import SAMPLES_FILE, Record, folder_of
 
 GAP, LABEL, LEAST = 4, 16, 96
 """Pixels between pictures, of a line of text, and of a picture's side at least."""
@@ -25,6 +26,22 @@ def read_samples(path: Path) -> dict[str, np.ndarray]:
             return {name: file[name] for name in file.files}
     except (OSError, ValueError) as error:
         raise InputError(f"{path} is no file of samples ({error!s:.80}); run the method again.") from None
+
+
+def draw_grids(records: Sequence[Record], store: Path, seed: int) -> list[Path]:
+    """What the runs of a seed answer to each sampled test view: a picture each, in the store."""
+    own = [record for record in records if record["seed"] == seed]
+    several = {record["method"] for record in own if sum(r["method"] == record["method"] for r in own) > 1}
+    runs = {}
+    for record in own:
+        name = f"{record['method']} {record['m']}" if record["method"] in several else record["method"]
+        folder = store / folder_of(record["configuration"]) / f"seed-{seed}"
+        runs[name] = read_samples(folder / SAMPLES_FILE)
+    paths = []
+    for view in range(len(next(iter(next(iter(runs.values())).values())))):
+        paths.append(store / f"predictions-seed{seed}-view{view}.png")
+        draw_grid(runs, view).save(paths[-1])
+    return paths
 
 
 def draw_grid(runs: Mapping[str, Samples], view: int = 0) -> Image.Image:

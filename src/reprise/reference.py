@@ -75,8 +75,8 @@ def run_compared(
     train  train the references that are missing, too; records wait for them
     """
     extra = [reference for e in experiments if (reference := reference_of(e)) is not None] if train else []
-    if out is not None and extra:
-        yield from run_experiments(extra, seeds, store=store, **how)
+    if extra and (out is not None or how.get("fork") is not None):
+        yield from run_experiments(extra, seeds, store=store, **(how | {"fork": None}))
         extra = []
     comparisons = _comparisons(experiments, store, out, how)
     needed = len(seeds) if train else 1

@@ -157,14 +157,18 @@ def scenes_table(records: Sequence[Record], title: str) -> Table:
 
 def ranking_table(ranked: Sequence[Mapping[str, Any]], title: str) -> Table:
     """The points of a grid, the best one first."""
-    table = _narrow(title, (*ranked[0]["setting"], "seeds", "acc %", "forgetting"))
+    judged = "accuracy" in ranked[0]
+    measures = ("acc %", "forgetting") if judged else ("loss", "forgetting %")
+    table = _narrow(title, (*ranked[0]["setting"], "seeds", *measures))
     for row in ranked:
-        accuracy, forgetting = row["accuracy"], row["forgetting"]
+        if judged:
+            shown = [(row["accuracy"], 100, 1), (row["forgetting"], 1, 3)]
+        else:
+            shown = [(row["loss"], 1, 4), (row["forgetting_percent"], 1, 1)]
         table.add_row(
             *map(show_value, row["setting"].values()),
             str(row["seeds"]),
-            _mean_and_deviation(accuracy, 100, 1),
-            _mean_and_deviation(forgetting, 1, 3),
+            *(_mean_and_deviation(*one) for one in shown),
         )
     return table
 
