@@ -18,6 +18,7 @@ from reprise.forking import Fork
 from reprise.keeping import Saving
 from reprise.methods import METHODS
 from reprise.pictures import draw_grids
+from reprise.ranks import follows
 from reprise.reference import run_compared
 from reprise.results import Record, folder_of, to_json, write_json
 from reprise.runner import run_experiments
@@ -76,7 +77,7 @@ def run(request: Request) -> None:
     if request.fork is not None:
         experiment = replace(experiment, start=request.fork.start)
     out = request.setting.out
-    with progress_bars(Console(stderr=True)) as watch:
+    with progress_bars(Console(stderr=True, quiet=follows())) as watch:
         runs = run_compared(
             [experiment],
             **request.running,
@@ -88,7 +89,7 @@ def run(request: Request) -> None:
             fork=request.fork,
         )
         records = list(_said(runs, request.json))
-    if not request.json:
+    if records and not request.json:
         records.sort(key=lambda record: (record["method"] != request.method, record["seed"]))
         scenes = stream_kind(request.stream).reference_steps is not None
         title = request.stream if scenes else f"{request.stream}, {experiment.scenario}-incremental"
@@ -111,7 +112,7 @@ def search(request: Request, grid_lines: Sequence[str]) -> None:
     experiments = tune.grid_experiments(stream, method, request.fields, grid, request.protocol)
     store = request.setting.out or STORE
     records: list[Record] = []
-    with progress_bars(Console(stderr=True)) as watch:
+    with progress_bars(Console(stderr=True, quiet=follows())) as watch:
         try:
             saving = replace(request.saving, tasks=False)  # nobody goes on from a point of a search
             runs = run_experiments(experiments, **request.running, store=store, watch=watch, saving=saving)
@@ -121,6 +122,8 @@ def search(request: Request, grid_lines: Sequence[str]) -> None:
             if not records:
                 raise
             sys.stderr.write(f"reprise: {error}\n")
+    if follows():
+        return
     ranked = tune.rank(records, list(grid))
     content = {"grid": {name: list(values) for name, values in grid.items()}, "ranked": ranked}
     write_json(store / f"tune-{stream}-{method}.json", content)
@@ -140,7 +143,7 @@ def demo(setting: Setting, fields: Mapping[str, Any]) -> None:
         for name in DEMO_METHODS
         if not METHODS[name].merged
     ]
-    with progress_bars(Console(stderr=True)) as watch:
+    with progress_bars(Console(stderr=True, quiet=follows())) as watch:
         runs = run_compared(
             experiments, setting.seeds, store, train=True, workers=setting.workers, watch=watch
         )

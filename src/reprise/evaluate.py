@@ -52,14 +52,18 @@ class Evaluator:
         """[4] or [lanes, 4]: the sums of `Method.score` over all test examples of a task."""
         test = self.tests[task]
         columns = self.memory.columns(task) if self.memory is not None else {}
-        place = self.engine.reader.device.type
-        chunks = self.engine.chunks(test, CHUNK[place])
+        ranks, place = self.engine.ranks, self.engine.reader.device.type
+        chunks = self.engine.chunks(test, CHUNK[place], ranks)
         # Heads of different shapes would be a graph each, for a few chunks: not worth the capture.
         if place != "cuda" or not self.engine.reader.shared_head:
             parts = [self._score(chunk, task, columns) for chunk in chunks]
         else:
             parts = [self._replayed(chunk, task, columns) for chunk in chunks]
-        return torch.stack(parts).sum(0)
+        if ranks is None:
+            return torch.stack(parts).sum(0)
+        # A rank whose share has no chunk adds nothing.
+        own = torch.stack(parts).sum(0) if parts else self.engine.place(torch.zeros(4))
+        return ranks.total(own)
 
     def samples(self, names: Sequence[str]) -> list[dict[str, np.ndarray]]:
         """By lane: `<task>.input` [k, 3, h, w] uint8, `.truth` and `.answer` as the task's loss sees them (float16),

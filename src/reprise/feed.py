@@ -13,6 +13,7 @@ from torch import Tensor
 from reprise.ahead import Ahead
 from reprise.memory import Memory
 from reprise.plan import Plan
+from reprise.ranks import Ranks
 from reprise.streams.stream import Labels, Normalise, Phase
 from reprise.types import Batch, Tree
 
@@ -69,23 +70,31 @@ class Feed:
     """The batches of one phase, by step. Tables are [steps, rows], or [steps, lanes, rows] when stacked."""
 
     def __init__(
-        self, phase: Phase, plans: Sequence[Plan], memory: Memory | None, reader: Reader, stacked: bool
+        self,
+        phase: Phase,
+        plans: Sequence[Plan],
+        memory: Memory | None,
+        reader: Reader,
+        stacked: bool,
+        ranks: Ranks | None = None,
     ) -> None:
-        self.phase, self.memory, self.reader, self.stacked = phase, memory, reader, stacked
+        self.phase, self.memory, self.reader = phase, memory, reader
         self.plan = plans[0]
         device = reader.device
 
-        def table(arrays: list[np.ndarray]) -> Tensor:
+        def table(arrays: list[np.ndarray], device: torch.device = device) -> Tensor:
             if len({array.shape for array in arrays}) > 1:
                 raise ValueError("lanes of one group must replay batches of one shape")
-            return torch.as_tensor(np.stack(arrays, 1) if stacked else arrays[0], device=device)
+            rows = np.stack(arrays, 1) if stacked else arrays[0]
+            own = slice(None) if ranks is None else ranks.share(rows.shape[-1])
+            return torch.as_tensor(rows[..., own], device=device)
 
         self.current = table([plan.current for plan in plans])
         self.replay = {role: table([plan.replay[role] for plan in plans]) for role in self.plan.replay}
         flips = [plan.flipped for plan in plans if plan.flipped is not None]
         self.flipped = table(flips) if flips else None
         source = phase.train.source
-        self._host_rows = [torch.as_tensor(plan.current) for plan in plans]
+        self._on_host = table([plan.current for plan in plans], torch.device("cpu"))
         self.ahead = Ahead(self._fetch, len(self.current), 0 if source.resident else source.workers)
         self._capacity: Tensor | None = None
         if memory is not None and memory.replays_current:
@@ -169,10 +178,7 @@ class Feed:
         source = self.phase.train.source
         if source.resident:
             return self._columns(self.current[row])
-        index = (
-            torch.stack([own[row] for own in self._host_rows]) if self.stacked else self._host_rows[0][row]
-        )
-        return [source.pinned(columns) for columns in self._columns(index)]
+        return [source.pinned(columns) for columns in self._columns(self._on_host[row])]
 
     def _columns(self, index: Tensor) -> list[Tree]:
         """Each part's columns; parts of a phase show the same images, so only the first has them."""

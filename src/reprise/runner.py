@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import TypedDict
 
 import torch
 
@@ -17,12 +18,14 @@ from reprise.build import Cell
 from reprise.config import Experiment
 from reprise.errors import Diverged, InputError
 from reprise.files import remove_partial
+from reprise.following import Leader, Wish, announce, dismiss, follow, hand_on
 from reprise.forking import Fork
 from reprise.groups import Job, group_name, lane_groups, make_job
 from reprise.keeping import GroupKeeper, Saving, Seat, go_on, tidy
 from reprise.ledger import settle
 from reprise.locks import try_lock
 from reprise.progress import Notice, Outlook, Report, Watch
+from reprise.ranks import Ranks, join, launched, leave
 from reprise.results import (
     Folder,
     Record,
@@ -37,7 +40,7 @@ from reprise.streams import require_fields, stream_kind, stream_of
 from reprise.streams.loading import Wanted
 from reprise.streams.scenes import Scenes
 from reprise.streams.split import Pool
-from reprise.train import Outcome, Trainer
+from reprise.train import Keeper, Outcome, Trainer
 from reprise.workers import in_processes, many_cores
 
 LARGEST_GROUP = 120
@@ -83,6 +86,13 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+class _How(TypedDict):
+    """How runs are made; nothing of it changes a result."""
+
+    workers: int | None
+    compiled: bool
+
+
 def run_experiments(
     experiments: Sequence[Experiment],
     seeds: Sequence[int],
@@ -97,6 +107,57 @@ def run_experiments(
     workers: int | None = None,
     compiled: bool = False,
 ) -> Iterator[Record]:
+    """Yield the record of every experiment and seed as it is known.
+
+    Where `torchrun` started several ranks they train one run after another together: the first yields the records,
+    the others nothing.
+    """
+    where, how = pick_device(device), _How(workers=workers, compiled=compiled)
+    if not launched():
+        yield from _run_experiments(
+            experiments, seeds, data, where, out, store, lanes, watch, saving, fork, **how
+        )
+        return
+    ranks = join(where)
+    if not ranks.first:
+        follow(ranks, partial(_follower, ranks, data, where))
+        leave()
+        return
+    try:
+        yield from _run_experiments(
+            experiments, seeds, data, where, out, store, 1, watch, saving, fork, ranks, **how
+        )
+    except Diverged:  # raised last, after all other runs
+        dismiss(ranks)
+        raise
+    # Any other error ends this process, which the others notice: they may be waiting for it anywhere.
+    dismiss(ranks)
+    leave()
+
+
+def _follower(
+    ranks: Ranks, data: Path | None, device: torch.device, experiment: Experiment, seed: int
+) -> Trainer:
+    set_arithmetic(experiment.precision)
+    return Trainer([_cell(experiment, seed, data)], device, ranks=ranks)
+
+
+def _run_experiments(
+    experiments: Sequence[Experiment],
+    seeds: Sequence[int],
+    data: Path | None,
+    where: torch.device,
+    out: Path | None,
+    store: Path | None,
+    lanes: int | None,
+    watch: Watch | None,
+    saving: Saving | None,
+    fork: Fork | None,
+    ranks: Ranks | None = None,
+    *,
+    workers: int | None,
+    compiled: bool,
+) -> Iterator[Record]:
     """Yield the record of every experiment and seed as it is known; what is on disk already is not run again.
 
     An interrupted run goes on from its newest whole checkpoint. A run that another process is training is waited
@@ -106,7 +167,7 @@ def run_experiments(
     store  a folder of such folders, for several
     fork   where the runs begin, if not at the beginning
     """
-    where, watch = pick_device(device), watch or _unwatched
+    watch = watch or _unwatched
     if store is not None and (store / "experiment.json").exists():
         raise InputError(f"out: {store} holds one experiment, no store of several; name another folder.")
     folders: dict[Experiment, Folder | None] = {}
@@ -151,7 +212,7 @@ def run_experiments(
     lost: list[str] = []
     while todo:
         elsewhere: list[Job] = []
-        for job, ended in execute(todo, data, where, lanes, watch, saving or Saving(), fork):
+        for job, ended in execute(todo, data, where, lanes, watch, saving or Saving(), fork, ranks):
             if ended.elsewhere:
                 elsewhere.append(job)
             elif ended.record is not None:
@@ -176,18 +237,20 @@ def execute(
     watch: Watch,
     saving: Saving | None = None,
     fork: Fork | None = None,
+    ranks: Ranks | None = None,
 ) -> Iterator[tuple[Job, Ended]]:
-    """Train the jobs: lanes on a GPU; on a CPU, where stacked convolutions are slow, one process each."""
+    """Train the jobs: lanes on a GPU; on a CPU, where stacked convolutions are slow, one process each; with ranks one
+    after another."""
     saving = saving or Saving()
-    stacked = device.type == "cuda" or (lanes or 1) > 1
-    if not stacked and len(jobs) > 1 and many_cores():
+    stacked = ranks is None and (device.type == "cuda" or (lanes or 1) > 1)
+    if not stacked and ranks is None and len(jobs) > 1 and many_cores():
         work = [(job, (job, data, saving, fork)) for job in jobs]
         yield from in_processes(_alone, work, watch, _last_report)
         return
     groups = _grouped(jobs, lanes, stacked)
     while groups:
         group = groups.pop(0)
-        ended = _try_group(group, data, device, watch, saving, fork)
+        ended = _try_group(group, data, device, watch, saving, fork, ranks)
         if ended is None:
             size = _fitting_size(group, data, device, lanes)
             watch(
@@ -244,6 +307,7 @@ def _try_group(
     watch: Watch,
     saving: Saving,
     fork: Fork | None,
+    ranks: Ranks | None,
 ) -> list[Ended] | None:
     """How a group ended, or None where the GPU's memory was too small; by then nothing holds any of it."""
     with _claimed(group) as (free, ended):
@@ -253,7 +317,7 @@ def _try_group(
         began = time.perf_counter()
         trained: list[Ended] | None = None
         try:
-            trained = train_group(free, data, device, watch, saving, fork)
+            trained = train_group(free, data, device, watch, saving, fork, ranks=ranks)
         except RuntimeError as error:
             if not fit.is_shortage(error):
                 raise
@@ -301,9 +365,12 @@ def _fitting_size(group: Sequence[Job], data: Path | None, device: torch.device,
 
 
 def cells_of(group: Sequence[Job], data: Path | None) -> list[Cell]:
-    first = group[0]
-    pool = load_pool(first.experiment.stream, data, wanted_of(first.experiment, first.workers))
-    return [Cell(job.experiment, job.seed, stream_of(job.experiment, job.seed, pool)) for job in group]
+    return [_cell(job.experiment, job.seed, data, job.workers) for job in group]
+
+
+def _cell(experiment: Experiment, seed: int, data: Path | None, workers: int | None = None) -> Cell:
+    pool = load_pool(experiment.stream, data, wanted_of(experiment, workers))
+    return Cell(experiment, seed, stream_of(experiment, seed, pool))
 
 
 def train_group(
@@ -314,6 +381,7 @@ def train_group(
     saving: Saving | None = None,
     fork: Fork | None = None,
     asked: Callable[[], int | None] = stopping.asked,
+    ranks: Ranks | None = None,
 ) -> list[Ended]:
     """Train claimed jobs together, from where they were interrupted, and write their records."""
     set_arithmetic(group[0].experiment.precision)
@@ -323,14 +391,21 @@ def train_group(
         watch(Report(name, len(group), done, total, what, time.perf_counter() - began))
 
     seats = [Seat(job.folder, job.key) for job in group if job.folder is not None]
-    trainer = Trainer(cells_of(group, data), device, compiled=group[0].compiled)
+    cells = cells_of(group, data)
+    if ranks is not None:
+        announce(ranks, group[0].experiment, group[0].seed)
+    trainer = Trainer(cells, device, compiled=group[0].compiled, ranks=ranks)
     resumed = bool(seats) and go_on(trainer, seats, lambda text: watch(Notice(text)))
     if fork is not None and not resumed:
         fork.begin(trainer, [job.seed for job in group], seats)
-    keeper = GroupKeeper(seats, saving or Saving(), asked)
+    if ranks is not None:
+        hand_on(ranks, trainer, begun=resumed or fork is not None)
+    wish = asked if ranks is None else Wish(ranks)
+    keeper = GroupKeeper(seats, saving or Saving(), wish)
+    kept: Keeper = Leader(keeper, wish) if isinstance(wish, Wish) else keeper
     with stopping.heeding():
         try:
-            outcomes = trainer.run(progress, keeper=keeper)
+            outcomes = trainer.run(progress, keeper=kept)
         except Diverged:
             outcomes = trainer.outcomes
         ended = [_recorded(job, outcome, data, device) for job, outcome in zip(group, outcomes, strict=True)]

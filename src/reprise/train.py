@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from reprise.build import Cell, fast_lanes, join_phases, join_tests, make_engine, under_one_method
 from reprise.cost import measure_cost
@@ -18,6 +19,7 @@ from reprise.evaluate import Evaluator, Scores
 from reprise.feed import Feed
 from reprise.ledger import bytes_kept, make_memory, make_reader, model_bytes, quota_of
 from reprise.plan import Draws, Plan, draw_flips, draw_order, draw_plan, draw_reservoir_replay
+from reprise.ranks import Ranks
 from reprise.remember import remember
 from reprise.stepper import Stepper, Steppers
 from reprise.streams.stream import Phase
@@ -95,12 +97,18 @@ class Trainer:
         stacked: bool | None = None,
         kernels: bool | None = None,
         compiled: bool = False,
+        ranks: Ranks | None = None,
     ) -> None:
         self.own_methods = [cell.experiment.method for cell in cells]
         self.cells, self.device = under_one_method(cells), device
         cells = self.cells
         self.experiment = cells[0].experiment
         self.method = self.experiment.method
+        self.ranks = ranks
+        if ranks is not None:
+            if len(cells) > 1:
+                raise ValueError("ranks train one run at a time, no lanes")
+            stacked = kernels = False
         if kernels is None:
             shared = cells[0].stream.shared_head
             kernels = stacked is not False and shared and fast_lanes(self.experiment, device)
@@ -111,7 +119,10 @@ class Trainer:
         self.phases = join_phases(streams, self.stacked, device)
         self.tests = join_tests(streams, self.stacked, device)
         self.reader = make_reader(self.experiment, self.stream, device)
-        self.engine = make_engine(cells, streams, self.reader, self.stacked, device, kernels, compiled)
+        dividing = ranks if self.method.divides else None
+        self.engine = make_engine(
+            cells, streams, self.reader, self.stacked, device, kernels, dividing, compiled
+        )
         self.engine.enter(0)
         self.steppers = Steppers(self.method, self.engine, self.experiment.optimizer)
         self.needs = self.method.needs(self.stream)
@@ -238,6 +249,16 @@ class Trainer:
             remember(
                 self.engine, self.memory, self.cells, self.quotas, self.needs, self.stream, phase, orders
             )
+        if self.ranks is not None:
+            # Everyone has done the same; should one have rounded otherwise, it must not stay so.
+            self.ranks.agree(self._numbers())
+
+    def _numbers(self) -> Iterator[Tensor]:
+        """The tensors that a task changes."""
+        for tree in (self.engine.params, self.engine.buffers, self.engine.state):
+            yield from (tensor.data for tensor in tree.values())
+        for shelf in self.memory.shelves if self.memory is not None else ():
+            yield from shelf.columns.values()
 
     def _recall(self, phase: Phase, steps: int, size: int) -> Iterator[Batch]:
         """Batches from the memory of the tasks before this one: what a method's `end_task` may look back at."""
@@ -271,7 +292,7 @@ class Trainer:
                 replace(plan, flipped=draw_flips(cell.seed, i, plan.current.shape))
                 for cell, plan in zip(self.cells, plans, strict=True)
             ]
-        return Feed(phase, plans, self.memory, self.reader, self.stacked)
+        return Feed(phase, plans, self.memory, self.reader, self.stacked, self.engine.ranks)
 
     def _plan(self, lane: int, cell: Cell, i: int, phase: Phase, order: np.ndarray) -> Plan:
         e = self.experiment
