@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from reprise.cli import main
 from reprise.config import Experiment, field_hints
@@ -144,12 +145,24 @@ def timeless(record: dict[str, Any]) -> dict[str, Any]:
         ("demo --step 3", "--step: `reprise demo` has no such field; the nearest one is steps"),
         ("list everything", "'everything' is one word too many; `reprise list --help`"),
         ("list --json", "--json: `reprise list` has no such field; leave it out"),
-        ("data", "data: nothing was asked for; say `data fetch cifar100` or `data check STREAM`"),
+        ("data", "data: nothing was asked for; say `data fetch cifar100`, `data check STREAM`"),
         ("data burn", "data: 'burn' was asked for; say"),
         ("data fetch", "data: nothing to fetch was named; say `reprise data fetch cifar100`"),
         ("data fetch cifar100", "data: no folder was given; name one with --data DIR"),
         ("data fetch mini-imagenet --data .", "data: 'mini-imagenet' cannot be fetched; only cifar100 can"),
         ("data check split-shapes --data .", "stream: 'split-shapes' has no data files to check"),
+        ("data pack split-cifar --data .", "data: 'split-cifar' cannot be packed; only taskonomy can"),
+        ("data pack taskonomy --data .", "out: no folder for the pack was given; name one with --out DIR"),
+        ("data pack taskonomy --data . --out x --size 0", "size: 0 is not positive; give 1 or more"),
+        ("data pack taskonomy --data . --out x --size a", "size: 'a' is not a whole number"),
+        ("data rooms", "data: nothing to rooms was named; say `reprise data rooms DIR`"),
+        ("data rooms x --buildings 1,2", "buildings: '1,2' are not three numbers of worlds"),
+        ("run taskonomy --method er", "data: taskonomy needs a folder with the official layout or a pack"),
+        ("run taskonomy --method er --data /nowhere", "/nowhere holds no folder"),
+        ("run rooms --method er --sequence depth,nomral", "tasks: 'nomral' is no Taskonomy task"),
+        ("run rooms --method er --buildings 3", "buildings: '3' are not three numbers of worlds"),
+        ("run split-shapes --method er --size 32", "size: split-shapes has no such choice; leave it out"),
+        ("run rooms --method sgd --workers 0", "workers: 0 is not positive"),
     ],
 )
 def test_bad_input_is_one_sentence(
@@ -250,7 +263,9 @@ def test_help_names_every_field(capsys: pytest.CaptureFixture[str], command: str
         ("-h", "usage: reprise COMMAND"),
         ("demo --help", "steps of each task"),
         ("list --help", "The streams and methods there are."),
-        ("data --help", "usage: reprise data fetch cifar100"),
+        ("data --help", "fetch cifar100 --data DIR"),
+        ("data pack --help", "Pack official folders at one resolution"),
+        ("data rooms --help", "views of each world"),
         ("data fetch --help", "Get a data set."),
         ("data check --help", "Look whether data is whole."),
         ("--version", "reprise "),
@@ -384,14 +399,74 @@ def test_an_interrupt_is_exit_130(
     assert "interrupted" in refused(capsys, [*RUN, "sgd", "--out", str(tmp_path / "run")], code=130)
 
 
+SMALL_DEMO = (
+    *(
+        "--steps",
+        "1",
+        "--size",
+        "32",
+        "--buildings",
+        "2,1,1",
+        "--views",
+        "16",
+        "--sequence",
+        "depth,class_scene",
+    ),
+)
+
+
 def test_the_demo_compares_the_four_methods(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 1)
-    code, out, _ = says(capsys, ["demo", "--steps", "1", "--seeds", "0", "--out", str(tmp_path / "demo")])
+    monkeypatch.setenv("REPRISE_CACHE", str(tmp_path / "cache"))
+    code, out, _ = says(capsys, ["demo", *SMALL_DEMO, "--out", str(tmp_path / "demo")])
     assert code == 0
     rows = [
         line.split()[0] for line in out.splitlines() if line.startswith(("sgd", "er", "car", "multitask"))
     ]
     assert rows == ["sgd", "er", "car", "multitask"]
-    assert len(list((tmp_path / "demo").glob("*/seed-0/record.json"))) == 4
+    records = [json.loads(p.read_text()) for p in (tmp_path / "demo").glob("*/seed-0/record.json")]
+    drops = {r["method"]: r["performance_drop_percent"] for r in records}
+    assert set(drops) == {"sgd", "er", "car", "multitask"}
+    assert [name for name, drop in drops.items() if drop is None] == ["multitask"]
+    pictures = sorted((tmp_path / "demo").glob("predictions-seed0-view*.png"))
+    assert len(pictures) == 3
+    with Image.open(pictures[0]) as picture:
+        assert picture.height > 2 * 96, "a row for each of the two tasks"
+
+
+def test_rooms_as_files_are_checked_packed_and_trained_on(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole way of a user with a folder of files: render, check, pack, check the pack, run."""
+    monkeypatch.setenv("REPRISE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    few = ["--size", "32", "--buildings", "2,1,1", "--views", "8", "--workers", "1"]
+    code, out, _ = says(capsys, ["data", "rooms", "files", *few])
+    assert code == 0
+    assert "reprise run taskonomy --method er --data files --size 32" in out
+    code, out, _ = says(capsys, ["data", "check", "taskonomy", "--data", "files"])
+    assert code == 0
+    assert "train-0001: 8 views of 2 points, 32 x 32 pixels" in out
+    assert "depth: all 32 views usable" in out
+    pack = ["data", "pack", "taskonomy", "--data", "files", "--out", "pack", "--size", "16", "--workers", "1"]
+    code, out, _ = says(capsys, pack)
+    assert code == 0
+    assert "4 buildings packed: 32 views" in out
+    _, out, _ = says(capsys, pack)
+    assert "0 buildings packed, 4 were there already" in out
+    code, out, _ = says(capsys, ["data", "check", "taskonomy", "--data", "pack"])
+    assert code == 0
+    assert "a pack of 32 views, 16 x 16: every checksum is right" in out
+    run = ["run", "taskonomy", "--method", "er", "--data", "pack", "--size", "16", "--steps", "1", "--json"]
+    run += ["--buildings", "files/train_val_test_rooms.csv", "--encoder", "convnet-small", "--m", "4"]
+    code, out, _ = says(capsys, [*run, "--batch", "4", "--sequence", "normal,class_object"])
+    assert code == 0
+    record = json.loads(out)
+    assert record["stream"] == "taskonomy"
+    assert record["configuration"]["p_replay"] == 0.5
+    (tmp_path / "pack" / "test-0000" / "rgb.npy").write_bytes(b"broken")
+    code, out, err = says(capsys, ["data", "check", "taskonomy", "--data", "pack"])
+    assert code == 2
+    assert "pack again" in out + err

@@ -195,8 +195,8 @@ class OnPaper:
 def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Trainer.__init__
 
-    def on_cpu(self: Trainer, cells: Any, device: Any, stacked: bool | None = None) -> None:
-        made(self, cells, CPU, stacked)
+    def on_cpu(self: Trainer, cells: Any, device: Any, stacked: bool | None = None, **how: Any) -> None:
+        made(self, cells, CPU, stacked, **how)
 
     monkeypatch.setattr(Trainer, "__init__", on_cpu)
     monkeypatch.setattr(runner, "environment", lambda device: {"device": "cuda"})

@@ -71,6 +71,16 @@ def test_bytes_are_ranked_by_the_m_they_became() -> None:
     assert [row["setting"] for row in ranked] == [{"m": 100}, {"m": 50}]
 
 
+def test_tasks_without_accuracy_are_ranked_by_losses_that_no_scale_decides() -> None:
+    def lossy(lr: float, losses: list[float]) -> dict[str, Any]:
+        plain = {"accuracy": None, "forgetting_percent": 1.0, "matrix": {"loss": [losses]}}
+        return plain | {"configuration": {"lr": lr}}
+
+    ranked = tune.rank([lossy(1, [100.0, 0.002]), lossy(2, [105.0, 0.001])], ["lr"])
+    assert [row["setting"]["lr"] for row in ranked] == [2, 1]
+    assert ranked[0]["loss"]["mean"] == pytest.approx((105 * 0.001) ** 0.5)
+
+
 def test_a_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,7 @@ from reprise.lanes import Lanes
 from reprise.ledger import make_model
 from reprise.method import Method, neutral_values
 from reprise.models.conv import use_kernels
-from reprise.models.norm import allow_rows
+from reprise.models.norm import allow_mixed, allow_rows
 from reprise.ranks import Ranks
 from reprise.streams.stream import Phase, Stream
 
@@ -64,6 +64,7 @@ def make_engine(
     device: torch.device,
     kernels: bool = False,
     ranks: Ranks | None = None,
+    compiled: bool = False,
 ) -> Engine:
     """A single model, or a stack of one per cell, run by torch's own operators or by our kernels for lanes."""
     experiment, stream = cells[0].experiment, streams[0]
@@ -83,9 +84,12 @@ def make_engine(
         return Lanes(
             models, experiment.method, kinds, lane_fields(cells), rates, channels_last=kernels, **options
         )
-    if device.type == "cpu":
+    if device.type == "cpu" or not stream.shared_head:
         models[0].use_memory_format(torch.channels_last)
-        allow_rows(models[0], True)
+    allow_rows(models[0], device.type == "cpu" and not compiled)
+    allow_mixed(models[0], device.type == "cuda")
+    if compiled:
+        models[0].compile_parts()
     return Single(models[0], experiment.method, kinds, lr=experiment.lr, **options)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser
 
-from reprise import __version__, bench, commands, ranks
+from reprise import __version__, bench, commands, data_commands, ranks
 from reprise.config import (
     SETTING_HINTS,
     Experiment,
@@ -42,12 +42,44 @@ USAGE = """usage: reprise COMMAND ...
   tune STREAM --method NAME  search hyper-parameters on the validation tasks
   demo                       SGD, ER, CAR and the multi-task reference, without any download
   list                       the streams and methods there are
-  data fetch|check           get a data set, or look whether it is whole
+  data fetch|check|pack|rooms  get, check and prepare data
   bench                      time a training step, alone and as stacked lanes, beside its peers
 
 `reprise COMMAND --help` tells more.
 """
-DATA_USAGE = "usage: reprise data fetch cifar100 --data DIR | reprise data check STREAM --data DIR\n"
+DATA_USAGE = """usage: reprise data ACTION ...
+
+  fetch cifar100 --data DIR                 download CIFAR-100
+  check STREAM --data DIR                   look whether data is whole; of taskonomy, which views serve which task
+  pack taskonomy --data DIR --out DIR       decode and resize official Taskonomy folders once, for training
+  rooms DIR                                 render rooms as files in the official Taskonomy layout
+
+`reprise data ACTION --help` tells more. (Runs pack and render by themselves what they need, into a cache:
+REPRISE_CACHE, or reprise in the user's cache folder.)
+"""
+DATA: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "fetch": ("Get a data set.", "cifar100", ()),
+    "check": ("Look whether data is whole.", "STREAM", ("tasks", "buildings")),
+    "pack": (
+        "Pack official folders at one resolution; called again, it goes on where it stopped.",
+        "taskonomy",
+        ("out", "size", "tasks", "buildings", "workers"),
+    ),
+    "rooms": (
+        "Render rooms as files in the official layout.",
+        "DIR",
+        ("size", "buildings", "views", "workers"),
+    ),
+}
+DATA_FLAGS = {
+    "out": "folder of the pack",
+    "size": "pixels a side (default: 256)",
+    "tasks": "only what these tasks need: curvature,normal,... (default: all 11)",
+    "buildings": "names of buildings (default: all); of rooms, numbers of worlds to train, validate, test on: 4,1,1",
+    "views": "views of each world (default: 32)",
+    "workers": "processes (default: as many as there are cores)",
+}
+DEMO_FIELDS = ("steps", "size", "buildings", "views", "sequence")
 HELP = ("-h", "--help")
 
 
@@ -119,12 +151,14 @@ def _tune(words: list[str]) -> int:
 
 
 def _demo(words: list[str]) -> int:
-    about = "Train SGD, ER, CAR and the multi-task reference on a stream that needs no download."
-    parser = _parser("demo", about, "[--out PATH] [--seeds N,N,...] [--steps N] ")
-    parser.add_argument("--out", metavar="PATH", default="demo", help="folder for the records")
-    parser.add_argument("--seeds", metavar="N,N,...", default="0,1,2", help="seeds to run")
-    parser.add_argument("--steps", metavar="N", help="steps of each task (default: one pass)")
-    options = _read(parser, words, ("out", "seeds", "steps"))
+    about = "Train SGD, ER, CAR and the multi-task reference on rendered rooms: 11 tasks, no download."
+    parser = _parser("demo", about, "[--out PATH] [--seeds N,N,...] [--FIELD VALUE ...] ")
+    parser.add_argument("--out", metavar="PATH", default="demo", help="folder for records and pictures")
+    parser.add_argument("--seeds", metavar="N,N,...", default="0", help="seeds to run")
+    known, docs = {name: field_hints("sgd")[name] for name in DEMO_FIELDS}, field_docs(Experiment)
+    for name, hint in known.items():
+        parser.add_argument(f"--{name}", metavar=placeholder(hint), help=docs[name])
+    options = _read(parser, words, ("out", "seeds", *known))
     setting = make_setting({name: options.pop(name) for name in ("out", "seeds")})
     commands.demo(setting, options)
     return 0
@@ -140,24 +174,36 @@ def _data(words: list[str]) -> int:
     if words and words[0] in HELP:
         sys.stdout.write(DATA_USAGE)
         return 0
-    if not words or words[0] not in ("fetch", "check"):
+    if not words or words[0] not in DATA:
         found = repr(words[0]) if words else "nothing"
-        raise InputError(f"data: {found} was asked for; say `data fetch cifar100` or `data check STREAM`.")
+        raise InputError(
+            f"data: {found} was asked for; say `data fetch cifar100`, `data check STREAM`, `data pack taskonomy` or "
+            "`data rooms DIR`."
+        )
     action = words[0]
-    about, name = (
-        ("Get a data set.", "cifar100") if action == "fetch" else ("Look whether data is whole.", "STREAM")
-    )
-    parser = _parser(f"data {action}", about, f"{name} --data DIR ")
+    about, name, flags = DATA[action]
+    usage = f"{name} {'' if action == 'rooms' else '--data DIR '}"
+    parser = _parser(f"data {action}", about, usage + ("[--FIELD VALUE ...] " if flags else ""))
     parser.add_argument("name", nargs="?", help=name)
-    parser.add_argument("--data", metavar="DIR", help="the folder that holds the data sets")
-    options = _read(parser, words[1:], ("data",))
+    if action != "rooms":
+        parser.add_argument("--data", metavar="DIR", help="the folder that holds the data sets")
+    for flag in flags:
+        parser.add_argument(f"--{flag}", metavar=flag.upper(), help=DATA_FLAGS[flag])
+    options = _read(parser, words[1:], ("data", *flags))
     if "name" not in options:
         raise InputError(f"data: nothing to {action} was named; say `reprise data {action} {name}`.")
+    if action == "rooms":
+        data_commands.write_rooms(Path(options["name"]), options)
+        return 0
     if not options.get("data"):
         raise InputError("data: no folder was given; name one with --data DIR.")
+    folder = Path(options["data"])
     if action == "check":
-        return commands.check_data(options["name"], Path(options["data"]))
-    commands.fetch_data(options["name"], Path(options["data"]))
+        return data_commands.check_data(options["name"], folder, options)
+    if action == "pack":
+        data_commands.pack_data(options["name"], folder, options)
+    else:
+        data_commands.fetch_data(options["name"], folder)
     return 0
 
 

@@ -9,31 +9,32 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
 from reprise import peers, tune
 from reprise.bench import Bench, Report, make_cases, measure
 from reprise.config import Setting, make_experiment
-from reprise.errors import Diverged, InputError
+from reprise.errors import Diverged
 from reprise.forking import Fork
 from reprise.keeping import Saving
 from reprise.methods import METHODS
+from reprise.pictures import draw_grids
 from reprise.ranks import follows
+from reprise.reference import run_compared
 from reprise.results import Record, folder_of, to_json, write_json
 from reprise.runner import run_experiments
 from reprise.streams import STREAMS, stream_kind
-from reprise.streams.check import check
-from reprise.streams.fetch import fetch_cifar100
 from reprise.terminal import (
     bench_table,
     measuring_bar,
     progress_bars,
     ranking_table,
     results_table,
+    scenes_table,
     spread,
 )
 from reprise.values import show_value
 
+DEMO = "rooms"
 DEMO_METHODS = ("sgd", "er", "car", "multitask")
 STORE = Path("runs")
 """Where results go that are given no folder."""
@@ -54,12 +55,15 @@ class Request:
 
     @property
     def protocol(self) -> Mapping[str, Any]:
-        return stream_kind(self.stream).protocol
+        return stream_kind(self.stream).protocol_of(self.method)
 
     @property
     def running(self) -> dict[str, Any]:
         s = self.setting
-        return {"seeds": s.seeds, "data": s.data, "device": s.device, "lanes": s.lanes}
+        return {
+            **{"seeds": s.seeds, "data": s.data, "device": s.device, "lanes": s.lanes},
+            **{"workers": s.workers, "compiled": s.compile},
+        }
 
     @property
     def saving(self) -> Saving:
@@ -73,15 +77,28 @@ def run(request: Request) -> None:
     if request.fork is not None:
         experiment = replace(experiment, start=request.fork.start)
     out = request.setting.out
-    places: dict[str, Any] = {"out": out, "store": None if out else STORE}
     with progress_bars(Console(stderr=True, quiet=follows())) as watch:
-        runs = run_experiments(
-            [experiment], **request.running, **places, watch=watch, saving=request.saving, fork=request.fork
+        runs = run_compared(
+            [experiment],
+            **request.running,
+            store=STORE,
+            out=out,
+            train=request.setting.compare,
+            watch=watch,
+            saving=request.saving,
+            fork=request.fork,
         )
         records = list(_said(runs, request.json))
     if records and not request.json:
-        records.sort(key=lambda record: record["seed"])
-        Console().print(results_table(records, f"{request.stream}, {experiment.scenario}-incremental"))
+        records.sort(key=lambda record: (record["method"] != request.method, record["seed"]))
+        scenes = stream_kind(request.stream).reference_steps is not None
+        title = request.stream if scenes else f"{request.stream}, {experiment.scenario}-incremental"
+        Console().print(scenes_table(records, title) if scenes else results_table(records, title))
+        if scenes and not METHODS[request.method].merged and records[0]["reference"] is None:
+            Console().print(
+                "The performance drop is unknown until the multi-task reference is there: add --compare true.",
+                highlight=False,
+            )
         folder = out or STORE / folder_of(records[0]["configuration"])
         Console().print(f"Records: {folder}", highlight=False, soft_wrap=True)
 
@@ -120,21 +137,31 @@ def search(request: Request, grid_lines: Sequence[str]) -> None:
 
 def demo(setting: Setting, fields: Mapping[str, Any]) -> None:
     """The embedded default: nothing to download, a few minutes on a laptop."""
-    stream, store = "split-shapes", setting.out or Path("demo")
-    experiments = [make_experiment(stream, name, fields, STREAMS[stream].protocol) for name in DEMO_METHODS]
+    kind, store = stream_kind(DEMO), setting.out or Path("demo")
+    experiments = [
+        make_experiment(DEMO, name, fields, kind.protocol_of(name))
+        for name in DEMO_METHODS
+        if not METHODS[name].merged
+    ]
     with progress_bars(Console(stderr=True, quiet=follows())) as watch:
-        records = list(run_experiments(experiments, setting.seeds, store=store, watch=watch))
+        runs = run_compared(
+            experiments, setting.seeds, store, train=True, workers=setting.workers, watch=watch
+        )
+        records = list(runs)
     order = {name: place for place, name in enumerate(DEMO_METHODS)}
     records.sort(key=lambda record: (order[record["method"]], record["seed"]))
-    length = f"{fields['steps']} steps" if fields.get("steps") else "one pass"
-    Console().print(results_table(records, f"10 tasks of 5 classes, {length} each"))
+    console, e = Console(), experiments[0]
+    console.print(scenes_table(records, f"rooms: 11 tasks in a row, {e.steps} steps each"))
     sgd, er = (
-        spread([r["accuracy"] for r in records if r["method"] == name], 100, 1) for name in ("sgd", "er")
+        spread([r["forgetting_percent"] for r in records if r["method"] == name], 1, 0)
+        for name in ("sgd", "er")
     )
-    Console().print(
-        f"Learning the tasks in a row, plain SGD ends at {sgd} %, and at {er} % where one image per class is "
-        f"replayed.\nRecords: {store}",
+    pictures = draw_grids(records, store, setting.seeds[0])
+    console.print(
+        f"Learning the tasks in a row raises the losses of old ones by {sgd} % with plain training, and by {er} % "
+        f"where {e.m} images a task are remembered and replayed.\nPictures: {pictures[0]}\nRecords: {store}",
         highlight=False,
+        soft_wrap=True,
     )
 
 
@@ -167,29 +194,6 @@ def list_all() -> None:
         console.print(f"[bold]{title}[/bold]")
         for name, about in rows.items():
             console.print(f"  {name:<22}{about}", highlight=False, soft_wrap=True)
-
-
-def check_data(stream: str, folder: Path) -> int:
-    """Look whether a stream's data is whole; the exit code."""
-    report = check(stream, folder)
-    sys.stdout.write("\n".join(report.lines) + "\n")
-    return 0 if report.ok else 2
-
-
-def fetch_data(name: str, folder: Path) -> None:
-    """Get a data set that may be fetched."""
-    if name != "cifar100":
-        raise InputError(
-            f"data: {name!r} cannot be fetched; only cifar100 can, mini-ImageNet has no free copy."
-        )
-    columns = ("{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
-        bar = bars.add_task(name, total=None)
-        said = fetch_cifar100(
-            folder, progress=lambda done, total: bars.update(bar, completed=done, total=total)
-        )
-    sys.stdout.write(f"{said}\n")
 
 
 def _said(records: Iterator[Record], json: bool) -> Iterator[Record]:

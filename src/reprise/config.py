@@ -28,7 +28,10 @@ RESULTS_VERSION = 1
 MEMORY_FIELDS = ("m", "m_per_class", "m_per_task", "memory")
 """Four ways of saying how much is remembered."""
 
-LATER: dict[str, Any] = {"evaluate_every": 1, "start": None}
+SCENE_FIELDS = ("size", "sequence", "buildings", "views", "masks", "flip")
+"""Only scene streams have them; elsewhere they are None."""
+
+LATER: dict[str, Any] = {"evaluate_every": 1, "start": None} | dict.fromkeys(SCENE_FIELDS)
 """Fields that came later, left out of a configuration at these values: hashes of older results stand."""
 
 UNTOLD = ("stream", "method", "start")
@@ -50,6 +53,19 @@ class Experiment:
     """train only the first N tasks"""
     normalise: Literal["channel", "mean_image"] = "channel"
     """channel: subtract mean, divide by deviation of each channel; mean_image: subtract the mean image"""
+    # ---- scene streams (rooms, taskonomy)
+    size: int | None = None
+    """pixels a side of a view"""
+    sequence: str | None = None
+    """the tasks in their order: 1 or 2 (the paper's sequences), or names such as depth,normal"""
+    buildings: str | None = None
+    """who trains, validates and tests: numbers of worlds (rooms: 24,6,6); auto, paper, points or a split file"""
+    views: int | None = None
+    """views of each rendered world"""
+    masks: bool | None = None
+    """leave pixels without depth out of the loss"""
+    flip: bool | None = None
+    """mirror current images at random, with their labels"""
     # ---- training
     encoder: str = "resnet18-reduced"
     """the shared encoder"""
@@ -85,7 +101,7 @@ class Experiment:
     scope: Literal["union", "one_task", "each_task", "each_class"] = "union"
     """where a step's replayed examples come from"""
     p_replay: float | None = None
-    """replay a whole step with this probability, instead of beside each current batch"""
+    """replay a whole step with this probability; 0: beside each current batch (default: as the stream does)"""
     # ---- the run
     plan_seed: int = 0
     """seed of the replay coin, shared by all seeds"""
@@ -97,12 +113,13 @@ class Experiment:
     """the run and the number of its tasks that this one goes on from; `--from RUN --task K` sets it"""
 
     def __post_init__(self) -> None:
-        self._positive("tasks", "steps", "epochs", "batch", "replay", "lr", "clip", "evaluate_every")
+        self._positive("tasks", "steps", "epochs", "batch", "replay", "lr", "clip", "size", "views")
+        self._positive("evaluate_every")
         for name in ("m", "m_per_class", "m_per_task", "curve"):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise InputError(f"{name}: {value} is negative; give 0 or more.")
-        if self.p_replay is not None and not 0 < self.p_replay < 1:
+        if self.p_replay is not None and not 0 <= self.p_replay < 1:
             raise InputError(
                 f"p_replay: {self.p_replay} is not between 0 and 1; give a probability, or leave it out."
             )
@@ -164,6 +181,12 @@ class Setting:
     """where it is computed"""
     lanes: int | None = None
     """runs stacked in one process (default: up to 120 of those that fit on a GPU, one on a CPU)"""
+    workers: int | None = None
+    """processes that prepare data, and threads that read ahead of a GPU (default: as many as there are cores, 4)"""
+    compile: bool = False
+    """compile encoder and heads (scene streams)"""
+    compare: bool = False
+    """scene streams: train the multi-task reference too where it is missing, so that the performance drop is known"""
     save_steps: int | None = None
     """write a checkpoint every N steps"""
     save_minutes: float = 5.0
@@ -179,6 +202,8 @@ class Setting:
             raise InputError(f"seeds: {shown} are not different numbers from 0 up; write for example 0,1,2.")
         if self.lanes is not None and self.lanes < 1:
             raise InputError(f"lanes: {self.lanes} is not positive; give 1 or more, or leave it out.")
+        if self.workers is not None and self.workers < 1:
+            raise InputError(f"workers: {self.workers} is not positive; give 1 or more, or leave it out.")
         for name in ("save_steps", "save_minutes", "keep"):
             value = getattr(self, name)
             if value is not None and not value > 0:

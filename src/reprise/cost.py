@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from reprise.models.conv import use_kernels
@@ -24,19 +25,57 @@ def count_macs(model: Model, stream: Stream, task: int) -> int:
     return counter.get_total_flops() // 2
 
 
-def measure_cost(model: Model, stream: Stream, examples_per_step: int) -> dict[str, Any]:
-    """MACs and seconds of one query per task, and FLOPs of a training step (forward and backward)."""
+def count_encoder_macs(model: Model, stream: Stream) -> int:
+    """Multiply-accumulates of one image's features."""
+    parameter = next(model.parameters())
+    x = torch.zeros(1, *stream.input_shape, dtype=parameter.dtype, device=parameter.device)
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        model.encode(x, 0)
+    return counter.get_total_flops() // 2
+
+
+def count_parameters(model: Model, stream: Stream, task: int) -> int:
+    """Parameters that a query of a task reads: of models that grow, more for later tasks."""
+    reached: set[nn.Parameter] = set()
+
+    def note(module: nn.Module, inputs: object) -> None:
+        reached.update(module.parameters(recurse=False))
+
+    hooks = [module.register_forward_pre_hook(note) for module in model.modules()]
+    try:
+        with torch.no_grad():
+            _query(model, stream, task)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return sum(parameter.numel() for parameter in reached)
+
+
+def measure_cost(
+    model: Model, stream: Stream, examples_per_step: float, heads_per_example: int = 1
+) -> dict[str, Any]:
+    """MACs, parameters and seconds of one query per task, and FLOPs of a training step (forward and backward).
+
+    examples_per_step  images that pass the encoder, on average over the steps
+    heads_per_example  1, or as many as there are tasks where one pass serves all
+    """
     on_gpu = next(model.parameters()).is_cuda
     # Heads of one shape cost the same: one task speaks for all.
     tasks = range(1 if stream.shared_head else len(stream.tasks))
     with _as_queried(model):
         macs = [count_macs(model, stream, task) for task in tasks]
+        parameters = [count_parameters(model, stream, task) for task in tasks]
+        encoder = count_encoder_macs(model, stream) if heads_per_example > 1 else 0
         seconds = [_seconds(model, stream, task) for task in tasks]
     return {
         "macs_per_query": macs,
+        "parameters_per_query": parameters,
         "seconds_per_query": seconds,
         # A backward pass costs about twice its forward pass.
-        "flops_per_step": 3 * 2 * macs[0] * examples_per_step,
+        "flops_per_step": round(
+            3 * 2 * examples_per_step * (heads_per_example * (sum(macs) / len(macs) - encoder) + encoder)
+        ),
         "peak_memory": torch.cuda.max_memory_allocated() if on_gpu else None,
     }
 

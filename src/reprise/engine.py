@@ -34,8 +34,9 @@ Body = Callable[[Net, Sequence[Batch], Sequence[Tree], Tree, Tree], Any]
 def make_optimizer(name: str, params: Sequence[Tensor], lr: float) -> torch.optim.Optimizer:
     if name == "sgd":
         return torch.optim.SGD(params, lr=lr, foreach=True)
-    capturable = params[0].is_cuda
-    return torch.optim.Adam(params, lr=lr, foreach=True, capturable=capturable)
+    if params[0].is_cuda:
+        return torch.optim.Adam(params, lr=lr, fused=True)
+    return torch.optim.Adam(params, lr=lr, foreach=True)
 
 
 class Engine(ABC):
@@ -317,6 +318,61 @@ class Single(Engine):
         net = Net(self.model, self.kinds, self.state, ranks=self._sharing)
         return body(net, batches, trees, nudges, {})
 
+    def gradient(
+        self,
+        fn: Callable[..., Tensor],
+        batches: Sequence[Batch],
+        *trees: Tree,
+        wrt: Wrt = "params",
+        statistics: bool = True,
+        create_graph: bool = False,
+        mode: Mode = "train",
+    ) -> tuple[Tree, Tensor]:
+        """The same; several batches of different heads take the memory of one where their passes are apart."""
+        apart = len(batches) > 1 and not self.reader.shared_head and self.ranks is None
+        if apart and wrt == "params" and not create_graph:
+            if same_input(batches) and len(self.layer_shapes) == 1:
+                return self._head_by_head(fn, batches, trees, statistics, mode)
+            if self.bn == "separate" and not same_input(batches):
+                return self._batch_by_batch(fn, batches, trees, statistics, mode)
+        return super().gradient(
+            fn, batches, *trees, wrt=wrt, statistics=statistics, create_graph=create_graph, mode=mode
+        )
+
+    def _batch_by_batch(
+        self, fn: Callable[..., Tensor], batches: Sequence[Batch], trees: Sequence[Tree], *how: Any
+    ) -> tuple[Tree, Tensor]:
+        statistics, mode = how
+        found, total = _Sum(), torch.zeros_like(self.lr)
+        for batch in batches:
+            grads, loss = super().gradient(fn, [batch], *trees, statistics=statistics, mode=mode)
+            found.add(grads)
+            total = total + loss
+        return found.tree, total
+
+    def _head_by_head(
+        self, fn: Callable[..., Tensor], batches: Sequence[Batch], trees: Sequence[Tree], *how: Any
+    ) -> tuple[Tree, Tensor]:
+        """One encoder pass; each head's gradient is taken at the features and forgotten before the next one's."""
+        statistics, mode = how
+        common = {name: self.params[name] for name in self._learning.get(None, ())}
+        net = Net(self.model, self.kinds, self.state)
+        found, total = _Sum(), torch.zeros_like(self.lr)
+        with self._mode(mode, statistics), torch.enable_grad():
+            features = self.model.encode(batches[0].x, batches[0].task)
+            # The heads see a copy: their graphs end there, and only what they ask of it is passed on.
+            seen = features.detach().requires_grad_()
+            for batch in batches:
+                out = Output(seen, self.model.heads(seen, batch.task))
+                loss = fn(net, batch, out, *trees)
+                assert isinstance(batch.task, int), "heads of different shapes do not share a batch"
+                own = {name: self.params[name] for name in self._learning.get(batch.task, ())}
+                found.add(_gradients(loss, {"": seen} | common | own))
+                total = total + loss.detach()
+            pulled = found.tree.pop("")
+            found.add(_gradients(features, common, weight=pulled))
+        return found.tree, total
+
     def lift(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         return fn
 
@@ -327,8 +383,21 @@ class Single(Engine):
         return self
 
 
-def _gradients(loss: Tensor, leaves: Tree, create_graph: bool) -> Tree:
-    grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, create_graph=create_graph)
+class _Sum:
+    """A tree that others are added to."""
+
+    def __init__(self) -> None:
+        self.tree: Tree = {}
+
+    def add(self, tree: Tree) -> None:
+        for name, tensor in tree.items():
+            self.tree[name] = self.tree[name] + tensor if name in self.tree else tensor
+
+
+def _gradients(value: Tensor, leaves: Tree, create_graph: bool = False, weight: Tensor | None = None) -> Tree:
+    grads = torch.autograd.grad(
+        value, list(leaves.values()), weight, allow_unused=True, create_graph=create_graph
+    )
     return {name: grad for name, grad in zip(leaves, grads, strict=True) if grad is not None}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +17,12 @@ from reprise.engine import Engine
 from reprise.examples import Examples
 from reprise.graphs import SideStream
 from reprise.memory import Memory
-from reprise.types import Tree
+from reprise.net import Net
+from reprise.tasks import Segment
+from reprise.types import Batch, Tree
+
+SAMPLES = 3
+"""Test images whose answers are kept to be looked at, evenly spread over the test part."""
 
 Scores = list[list[tuple[float, float | None]]]
 """By lane, by task: test loss, and accuracy where the task has one."""
@@ -46,9 +52,10 @@ class Evaluator:
         """[4] or [lanes, 4]: the sums of `Method.score` over all test examples of a task."""
         test = self.tests[task]
         columns = self.memory.columns(task) if self.memory is not None else {}
-        ranks = self.engine.ranks
-        chunks = self.engine.chunks(test, CHUNK[test.rows.device.type], ranks)
-        if not test.rows.is_cuda:
+        ranks, place = self.engine.ranks, self.engine.reader.device.type
+        chunks = self.engine.chunks(test, CHUNK[place], ranks)
+        # Heads of different shapes would be a graph each, for a few chunks: not worth the capture.
+        if place != "cuda" or not self.engine.reader.shared_head:
             parts = [self._score(chunk, task, columns) for chunk in chunks]
         else:
             parts = [self._replayed(chunk, task, columns) for chunk in chunks]
@@ -57,6 +64,32 @@ class Evaluator:
         # A rank whose share has no chunk adds nothing.
         own = torch.stack(parts).sum(0) if parts else self.engine.place(torch.zeros(4))
         return ranks.total(own)
+
+    def samples(self, names: Sequence[str]) -> list[dict[str, np.ndarray]]:
+        """By lane: `<task>.input` [k, 3, h, w] uint8, `.truth` and `.answer` as the task's loss sees them (float16),
+        `.mask` where there is one; of pixel classes the likeliest."""
+        found: list[dict[str, np.ndarray]] = [{} for _ in range(self.engine.lanes)]
+        for task, name in enumerate(names):
+            test = self.tests[task]
+            index = torch.linspace(0, len(test) - 1, min(SAMPLES, len(test)), dtype=torch.float64).long()
+            if self.engine.stacked:
+                index = index.expand(self.engine.lanes, -1)
+            columns = test.take(index)
+            batch = self.engine.reader.batch(columns, task)
+            memory = self.memory.columns(task) if self.memory is not None else {}
+            shown = {"input": columns["x"], "truth": batch.y}
+            shown["answer"] = self.engine.compute(self._answer, batch, memory)
+            if batch.mask is not None:
+                shown["mask"] = batch.mask
+            for kind, tensor in shown.items():
+                array = tensor.half() if tensor.is_floating_point() else tensor.byte()
+                for lane, own in enumerate(array if self.engine.stacked else [array]):
+                    found[lane][f"{name}.{kind}"] = own.cpu().numpy()
+        return found
+
+    def _answer(self, net: Net, batch: Batch, memory: Tree) -> Tensor:
+        answer = self.engine.method.predict(net, batch.x, batch.task, memory)
+        return answer.argmax(1) if isinstance(net.kind(batch.task), Segment) else answer
 
     def _score(self, columns: Tree, task: int, memory: Tree) -> Tensor:
         engine = self.engine

@@ -6,7 +6,7 @@ and in its own columns (local labels), which are small.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -14,16 +14,37 @@ from torch import Tensor
 
 from reprise.types import Tree
 
+Names = Mapping[str, str]
+"""What a task calls a column of the source, and which one it is."""
+
 
 class Source:
     """Columns that tasks and lanes share, in the dtype of the files (uint8 images stay uint8)."""
 
+    resident = True
+    """Whether the columns are where they are computed with; else `take` fetches them, row by row."""
+    workers = 0
+    """Threads that may fetch rows ahead of the step that needs them."""
+
     def __init__(self, columns: Tree) -> None:
         self.columns = columns
+
+    def take(self, rows: Tensor, names: Names | None = None) -> Tree:
+        """The columns at some rows, under a task's names for them."""
+        chosen = {name: name for name in self.columns} if names is None else names
+        return {name: self.columns[own][rows] for name, own in chosen.items()}
 
     def to(self, device: torch.device) -> None:
         """Move the columns, once for everyone who indexes them."""
         self.columns = {name: column.to(device) for name, column in self.columns.items()}
+
+    def on_device(self, columns: Tree) -> Tree:
+        """What `take` has fetched, where it is computed with."""
+        return columns
+
+    def pinned(self, columns: Tree) -> Tree:
+        """The same in memory from which the device can read while it computes."""
+        return columns
 
 
 class Examples:
@@ -32,23 +53,36 @@ class Examples:
     source  columns [N, ...] shared by all tasks and lanes
     rows    [n] the task's rows of the source; [lanes, n] when stacked
     own     the task's own columns [n] (labels, task index); [lanes, n] when stacked
+    names   which columns of the source the task sees, under which names; None: all, as they are called
     """
 
-    def __init__(self, source: Source, rows: Tensor, own: Tree) -> None:
-        self.source, self.rows, self.own = source, rows, own
+    def __init__(self, source: Source, rows: Tensor, own: Tree, names: Names | None = None) -> None:
+        self.source, self.rows, self.own, self.names = source, rows, own, names
 
     def __len__(self) -> int:
         return self.rows.shape[-1]
 
     def take(self, index: Tensor) -> Tree:
         """The columns at positions [b] (or [lanes, b]), in the dtype of the source."""
-        rows = torch.gather(self.rows, -1, index)
-        columns = {name: column[rows] for name, column in self.source.columns.items()}
+        return self.source.on_device(self.fetch(index))
+
+    def fetch(self, index: Tensor, without: Sequence[str] = ()) -> Tree:
+        """The same where the source is: on the host if it is not resident. Some columns may be left out."""
+        index = index.to(self.rows.device)
+        names = self.names
+        if without:
+            known = {name: name for name in self.source.columns} if names is None else names
+            names = {name: own for name, own in known.items() if name not in without}
+        columns = self.source.take(torch.gather(self.rows, -1, index), names)
         return columns | {name: torch.gather(column, -1, index) for name, column in self.own.items()}
 
     def to(self, device: torch.device) -> Examples:
         self.source.to(device)
-        return Examples(self.source, self.rows.to(device), {k: v.to(device) for k, v in self.own.items()})
+        place = device if self.source.resident else torch.device("cpu")
+        return self._of(self.rows.to(place), {k: v.to(place) for k, v in self.own.items()})
+
+    def _of(self, rows: Tensor, own: Tree) -> Examples:
+        return Examples(self.source, rows, own, self.names)
 
     @property
     def labels(self) -> np.ndarray | None:
@@ -58,23 +92,23 @@ class Examples:
 
     def subset(self, positions: np.ndarray) -> Examples:
         index = torch.as_tensor(positions, device=self.rows.device)
-        return Examples(self.source, self.rows[..., index], {k: v[..., index] for k, v in self.own.items()})
+        return self._of(self.rows[..., index], {k: v[..., index] for k, v in self.own.items()})
 
     def copy(self) -> Examples:
         """The same examples, with rows and columns of its own."""
-        return Examples(self.source, self.rows.clone(), {k: v.clone() for k, v in self.own.items()})
+        return self._of(self.rows.clone(), {k: v.clone() for k, v in self.own.items()})
 
     def only(self, lanes: Sequence[int]) -> Examples:
         """Some lanes of stacked examples."""
         index = torch.as_tensor(list(lanes), device=self.rows.device)
-        return Examples(self.source, self.rows[index], {k: v[index] for k, v in self.own.items()})
+        return self._of(self.rows[index], {k: v[index] for k, v in self.own.items()})
 
     @staticmethod
     def concatenate(parts: Sequence[Examples]) -> Examples:
         """All parts one after another (the multi-task reference's one phase)."""
         _same_source(parts)
         own = {name: torch.cat([part.own[name] for part in parts], -1) for name in parts[0].own}
-        return Examples(parts[0].source, torch.cat([part.rows for part in parts], -1), own)
+        return parts[0]._of(torch.cat([part.rows for part in parts], -1), own)
 
     @staticmethod
     def stack(lanes: Sequence[Examples]) -> Examples:
@@ -83,7 +117,19 @@ class Examples:
         if len({len(lane) for lane in lanes}) > 1:
             raise ValueError("lanes must have equally many examples in a task")
         own = {name: torch.stack([lane.own[name] for lane in lanes]) for name in lanes[0].own}
-        return Examples(lanes[0].source, torch.stack([lane.rows for lane in lanes]), own)
+        return lanes[0]._of(torch.stack([lane.rows for lane in lanes]), own)
+
+    @staticmethod
+    def shared(parts: Sequence[Examples]) -> list[Examples]:
+        """Each part's examples of the images that all parts have, in one order (one image, several tasks)."""
+        rows = parts[0].rows.numpy()
+        for part in parts[1:]:
+            rows = np.intersect1d(rows, part.rows.numpy())
+        places = [np.argsort(part.rows.numpy(), kind="stable") for part in parts]
+        return [
+            part.subset(order[np.isin(part.rows.numpy()[order], rows)])
+            for part, order in zip(parts, places, strict=True)
+        ]
 
 
 def _same_source(parts: Sequence[Examples]) -> None:

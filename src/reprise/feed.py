@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reprise.ahead import Ahead
 from reprise.memory import Memory
 from reprise.plan import Plan
 from reprise.ranks import Ranks
-from reprise.streams.stream import Normalise, Phase
+from reprise.streams.stream import Labels, Normalise, Phase
 from reprise.types import Batch, Tree
 
 BASIC = ("x", "y", "mask", "task")
@@ -21,24 +22,48 @@ BASIC = ("x", "y", "mask", "task")
 
 @dataclass(frozen=True)
 class Reader:
-    """Stored columns to a batch: images are normalised, labels widened, a method's columns put aside."""
+    """Stored columns to a batch: images are normalised, labels made targets, a method's columns put aside."""
 
     normalise: Normalise
     dtype: torch.dtype
     shared_head: bool
     input_shape: tuple[int, ...] = ()
+    labels: tuple[Labels, ...] = ()
 
-    def batch(self, columns: Tree, task: int | None, role: str = "current") -> Batch:
-        x, y = columns["x"], columns["y"]
+    @property
+    def device(self) -> torch.device:
+        """Where batches are."""
+        return self.normalise.mean.device
+
+    def batch(
+        self,
+        columns: Tree,
+        task: int | None,
+        role: str = "current",
+        flipped: Tensor | None = None,
+        x: Tensor | None = None,
+    ) -> Batch:
+        """flipped  which examples are mirrored; x  the images, where they have been read already"""
+        y, mask = columns["y"], columns.get("mask")
+        if self.labels:
+            assert task is not None, "tasks whose labels differ do not share a batch"
+            y, mask = self.labels[task].target(y, mask)
+            if flipped is not None:
+                y, mask = self.labels[task].mirror(y, mask, flipped)
         kept = {name: column for name, column in columns.items() if name not in BASIC}
         return Batch(
-            x=x.to(self.dtype) if x.is_floating_point() else self.normalise(x, self.dtype),
+            x=self.images(columns["x"], flipped) if x is None else x,
             y=y.to(self.dtype) if y.is_floating_point() else y.long(),
             task=columns["task"].long() if self.shared_head or task is None else task,
-            mask=columns.get("mask"),
+            mask=mask,
             role=role,
             kept=kept,
         )
+
+    def images(self, x: Tensor, flipped: Tensor | None) -> Tensor:
+        if flipped is not None:
+            x = torch.where(_like(flipped, x), x.flip(-1), x)
+        return x.to(self.dtype) if x.is_floating_point() else self.normalise(x, self.dtype)
 
 
 class Feed:
@@ -55,9 +80,9 @@ class Feed:
     ) -> None:
         self.phase, self.memory, self.reader = phase, memory, reader
         self.plan = plans[0]
-        device = phase.train.rows.device
+        device = reader.device
 
-        def table(arrays: list[np.ndarray]) -> Tensor:
+        def table(arrays: list[np.ndarray], device: torch.device = device) -> Tensor:
             if len({array.shape for array in arrays}) > 1:
                 raise ValueError("lanes of one group must replay batches of one shape")
             rows = np.stack(arrays, 1) if stacked else arrays[0]
@@ -66,6 +91,11 @@ class Feed:
 
         self.current = table([plan.current for plan in plans])
         self.replay = {role: table([plan.replay[role] for plan in plans]) for role in self.plan.replay}
+        flips = [plan.flipped for plan in plans if plan.flipped is not None]
+        self.flipped = table(flips) if flips else None
+        source = phase.train.source
+        self._on_host = table([plan.current for plan in plans], torch.device("cpu"))
+        self.ahead = Ahead(self._fetch, len(self.current), 0 if source.resident else source.workers)
         self._capacity: Tensor | None = None
         if memory is not None and memory.replays_current:
             capacities = torch.as_tensor(memory.shelf(0).capacities, device=device)
@@ -95,6 +125,8 @@ class Feed:
     def _tensors(self) -> Tree:
         """Every tensor a step reads that is not of the run as a whole."""
         found = {"current": self.current} | {f"replay.{role}": table for role, table in self.replay.items()}
+        if self.flipped is not None:
+            found["flipped"] = self.flipped
         for index, (task, examples) in enumerate(self.phase.parts):
             name = f"part.{index}" if self.reader.shared_head else f"part.{index}.{task}"
             found[f"{name}.rows"] = examples.rows
@@ -106,6 +138,8 @@ class Feed:
         twin = copy.copy(self)
         twin.current = self.current.clone()
         twin.replay = {role: table.clone() for role, table in self.replay.items()}
+        twin.flipped = None if self.flipped is None else self.flipped.clone()
+        twin.ahead = Ahead(twin._fetch, len(twin.current), 0)
         twin.phase = replace(
             self.phase, parts=tuple((task, examples.copy()) for task, examples in self.phase.parts)
         )
@@ -120,7 +154,9 @@ class Feed:
         """What a step sees: the current batch first, then what it replays."""
         found: list[Batch] = []
         if self.plan.trains[step]:
-            found += self._current(self.current[self._current_row[step]])
+            row = int(self._current_row[step])
+            flipped = None if self.flipped is None else self.flipped[row]
+            found += self._current(self.ahead.get(row), flipped)
         if self.plan.replays[step]:
             row = self._replay_row[step]
             old = None if self.plan.old_task is None else int(self.plan.old_task[row])
@@ -129,20 +165,32 @@ class Feed:
 
     def batches_at(self, cursor: Tensor) -> list[Batch]:
         """The same for a uniform phase after its quiet steps, by a step counter [1] on the device."""
-        found = self._current(self.current.index_select(0, cursor).squeeze(0))
+        index = self.current.index_select(0, cursor).squeeze(0)
+        flipped = None if self.flipped is None else self.flipped.index_select(0, cursor).squeeze(0)
+        found = self._current(self._columns(index), flipped)
         return found + [
             self._replayed(role, table.index_select(0, cursor - self.quiet).squeeze(0), None)
             for role, table in self.replay.items()
         ]
 
-    def _current(self, index: Tensor) -> list[Batch]:
+    def _fetch(self, row: int) -> list[Tree]:
+        """The columns of a current step. Of a source that is not on the device, in memory which it can read."""
+        source = self.phase.train.source
+        if source.resident:
+            return self._columns(self.current[row])
+        return [source.pinned(columns) for columns in self._columns(self._on_host[row])]
+
+    def _columns(self, index: Tensor) -> list[Tree]:
+        """Each part's columns; parts of a phase show the same images, so only the first has them."""
+        parts = [examples for _, examples in self.phase.parts]
+        return [part.fetch(index, without=("x",) if n else ()) for n, part in enumerate(parts)]
+
+    def _current(self, columns: list[Tree], flipped: Tensor | None) -> list[Batch]:
         found: list[Batch] = []
-        for task, examples in self.phase.parts:
-            batch = self.reader.batch(examples.take(index), task)
-            if found:
-                # Parts of a phase show the same images: one tensor says so to the engine.
-                batch = batch.with_tensors(batch.tensors() | {"x": found[0].x})
-            found.append(batch)
+        for (task, examples), own in zip(self.phase.parts, columns, strict=True):
+            # One tensor of images says to the engine that the parts share them.
+            x = found[0].x if found else None
+            found.append(self.reader.batch(examples.source.on_device(own), task, flipped=flipped, x=x))
         return found
 
     def _replayed(self, role: str, rows: Tensor, old_task: int | None) -> Batch:

@@ -26,6 +26,9 @@ class Job:
     quota: Quota | None = None
     steps: int = 0
     """Of all its tasks together."""
+    workers: int | None = None
+    compiled: bool = False
+    """How it is run: neither changes a result."""
     folder: Path | None = None
     """Where its files go; None keeps nothing."""
     key: str = ""

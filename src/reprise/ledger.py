@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from reprise.config import MEMORY_FIELDS, Experiment
+from reprise.config import MEMORY_FIELDS, SCENE_FIELDS, Experiment
 from reprise.engine import Engine, Single
 from reprise.errors import InputError
 from reprise.feed import Reader
 from reprise.fill import Quota, make_quota
 from reprise.memory import Memory, Shelf, Spec, row_bytes
-from reprise.method import Method
+from reprise.method import Method, Needs
 from reprise.models.conv import compute_in
 from reprise.models.model import Model, build_model
 from reprise.randomness import torch_seeded
@@ -42,7 +42,9 @@ def make_model(experiment: Experiment, stream: Stream, seed: int) -> Model:
 
 def make_reader(experiment: Experiment, stream: Stream, device: torch.device) -> Reader:
     dtype = DTYPES[experiment.precision]
-    return Reader(stream.normalise.to(device, dtype), dtype, stream.shared_head, stream.input_shape)
+    return Reader(
+        stream.normalise.to(device, dtype), dtype, stream.shared_head, stream.input_shape, stream.labels
+    )
 
 
 def row_spec(engine: Engine, method: Method, stream: Stream, task: int) -> Spec:
@@ -117,7 +119,8 @@ def settle(experiment: Experiment, stream: Stream) -> Experiment:
     """
     method = experiment.method
     needs = method.needs(stream)
-    if experiment.p_replay is not None and needs.both:
+    _require_scenes(experiment, stream)
+    if experiment.p_replay and needs.both:
         raise InputError(
             f"p_replay: {experiment.method_name} needs the current and the replayed batch in one step; leave it out."
         )
@@ -127,10 +130,13 @@ def settle(experiment: Experiment, stream: Stream) -> Experiment:
             f"optimizer: {experiment.optimizer} would move the heads of tasks that are not trained, since all heads "
             f"of {stream.name} are one tensor; use sgd."
         )
-    model = make_model(experiment, stream, seed=0)
-    shapes = model.layer_shapes(stream.input_shape)
+    with torch.device("meta"):  # shapes are all that is asked for
+        model = make_model(experiment, stream, seed=0)
+        shapes = model.layer_shapes(stream.input_shape)
     method = method.resolve(stream, shapes["features"])
     own: dict[str, Any] = {
+        **stream.choices,
+        "p_replay": _coin(experiment, needs, stream),
         "fill": fill,
         "replay": needs.replay or experiment.replay,
         "scope": needs.scope or (experiment.scope if stream.shared_head else "one_task"),
@@ -141,6 +147,7 @@ def settle(experiment: Experiment, stream: Stream) -> Experiment:
         return settled
     if experiment.memory is not None:
         cpu = torch.device("cpu")
+        model = make_model(experiment, stream, seed=0)
         reader = make_reader(settled, stream, cpu)
         kinds = [task.kind for task in stream.tasks]
         engine = Single(model, method, kinds, layer_shapes=shapes, reader=reader)
@@ -149,6 +156,22 @@ def settle(experiment: Experiment, stream: Stream) -> Experiment:
     else:
         m = _count(experiment, settled.fill, stream)
     return replace(settled, m=m)
+
+
+def _coin(experiment: Experiment, needs: Needs, stream: Stream) -> float | None:
+    """How often a whole step replays: 0 where a stream has a habit of its own, and it is not followed."""
+    if not experiment.method.replays or stream.p_replay is None:
+        return experiment.p_replay or None
+    if needs.both:
+        return 0.0
+    return stream.p_replay if experiment.p_replay is None else experiment.p_replay
+
+
+def _require_scenes(experiment: Experiment, stream: Stream) -> None:
+    """Fields of scene streams say nothing about others."""
+    given = [name for name in SCENE_FIELDS if getattr(experiment, name) is not None]
+    if given and not stream.labels:
+        raise InputError(f"{given[0]}: {stream.name} has no such choice; leave it out.")
 
 
 def quota_of(experiment: Experiment, stream: Stream, m: int) -> Quota:

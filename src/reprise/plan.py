@@ -34,6 +34,7 @@ class Plan:
     old_task  [replaying steps] the task replayed, where a step replays one; else None
     replays   [steps] whether a step replays: every step in joint mode, by the coin in stochastic mode
     trains    [steps] whether a step sees the current batch
+    flipped   [current steps, batch] which current examples are mirrored; None where none ever is
     """
 
     current: np.ndarray
@@ -41,6 +42,7 @@ class Plan:
     old_task: np.ndarray | None
     replays: np.ndarray
     trains: np.ndarray
+    flipped: np.ndarray | None = None
 
     @property
     def steps(self) -> int:
@@ -73,6 +75,11 @@ def draw_order(seed: int, task: int, n: int, batch: int, epochs: int, steps: int
         generator.permutation(n)[: a_pass * batch].reshape(a_pass, batch) for _ in range(-(-wanted // a_pass))
     ]
     return np.concatenate(passes)[:wanted]
+
+
+def draw_flips(seed: int, task: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Which example of which step is mirrored [steps, batch]: every other one."""
+    return rng(seed, "augment", task).random(shape) < 0.5
 
 
 def draw_plan(

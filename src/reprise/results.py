@@ -23,6 +23,7 @@ from reprise.fill import Quota
 from reprise.train import Outcome, Row
 
 Record = dict[str, Any]
+SAMPLES_FILE = "samples.npz"
 TIMES = ("seconds", "cost")
 """The entries of a record in which two runs of the same command may differ."""
 
@@ -51,7 +52,7 @@ def make_record(
         "learning_accuracy": metrics.learning_accuracy(accuracy) if known else None,
         "forgetting_percent": metrics.forgetting_percent(loss),
         "performance_drop_percent": None,
-        "matrix": {"accuracy": accuracy if known else None, "loss": loss},
+        "matrix": {"accuracy": accuracy if any(v is not None for v in accuracy[-1]) else None, "loss": loss},
         "initial": outcome.initial,
         "next": outcome.next,
         "curve": outcome.curve or None,
@@ -190,11 +191,18 @@ def read_record(folder: Path, seed: int) -> Record | None:
     return record
 
 
-def save_record(folder: Path, record: Record, log: list[dict[str, Any]]) -> None:
+def save_record(
+    folder: Path,
+    record: Record,
+    log: list[dict[str, Any]],
+    samples: Mapping[str, np.ndarray] | None = None,
+) -> None:
     """The record comes last: a folder that has one is complete."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "log.jsonl", "".join(to_json(line) + "\n" for line in log))
+        if samples:
+            write_arrays(folder / SAMPLES_FILE, samples)
         write_json(folder / "record.json", record)
     except OSError as error:
         raise StorageError(
@@ -232,3 +240,11 @@ def to_json(content: dict[str, Any], indent: int | None = None) -> str:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     write_text(path, to_json(content, indent=1) + "\n")
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """The whole file or nothing."""
+    partial = path.with_name(path.name + PART)
+    with partial.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
+    partial.replace(path)

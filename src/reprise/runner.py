@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import TypedDict
 
 import torch
 
@@ -35,9 +36,10 @@ from reprise.results import (
     save_record,
     trouble,
 )
-from reprise.streams import make_stream, stream_kind
+from reprise.streams import require_fields, stream_kind, stream_of
+from reprise.streams.loading import Wanted
+from reprise.streams.scenes import Scenes
 from reprise.streams.split import Pool
-from reprise.streams.stream import Stream
 from reprise.train import Keeper, Outcome, Trainer
 from reprise.workers import in_processes, many_cores
 
@@ -60,14 +62,20 @@ class Ended:
         return self.record is None and self.why is None
 
 
-@lru_cache(maxsize=2)
-def load_pool(stream: str, data: Path | None) -> Pool:
-    return stream_kind(stream).load(data)
+@lru_cache(maxsize=4)
+def load_pool(stream: str, data: Path | None, wanted: Wanted = Wanted()) -> Pool | Scenes:  # noqa: B008 (frozen)
+    return stream_kind(stream).load(data, wanted)
 
 
-def stream_of(experiment: Experiment, seed: int, pool: Pool) -> Stream:
-    e = experiment
-    return make_stream(e.stream, pool, seed, e.scenario, e.split, e.normalise, e.tasks)
+def wanted_of(experiment: Experiment, workers: int | None = None, watch: Watch | None = None) -> Wanted:
+    """What an experiment asks of its data; `watch` hears how far its preparation is."""
+    e, began = experiment, time.perf_counter()
+
+    def tell(what: str, done: int, total: int) -> None:
+        if watch is not None:
+            watch(Report(what, 0, done, total, what, time.perf_counter() - began, over=done == total))
+
+    return Wanted(e.size, e.buildings, e.views, workers, tell)
 
 
 def pick_device(name: str) -> torch.device:
@@ -76,6 +84,13 @@ def pick_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise InputError("device: cuda was asked for, but this machine shows no GPU; use --device cpu.")
     return torch.device(name)
+
+
+class _How(TypedDict):
+    """How runs are made; nothing of it changes a result."""
+
+    workers: int | None
+    compiled: bool
 
 
 def run_experiments(
@@ -89,15 +104,19 @@ def run_experiments(
     watch: Watch | None = None,
     saving: Saving | None = None,
     fork: Fork | None = None,
+    workers: int | None = None,
+    compiled: bool = False,
 ) -> Iterator[Record]:
     """Yield the record of every experiment and seed as it is known.
 
     Where `torchrun` started several ranks they train one run after another together: the first yields the records,
     the others nothing.
     """
-    where = pick_device(device)
+    where, how = pick_device(device), _How(workers=workers, compiled=compiled)
     if not launched():
-        yield from _run_experiments(experiments, seeds, data, where, out, store, lanes, watch, saving, fork)
+        yield from _run_experiments(
+            experiments, seeds, data, where, out, store, lanes, watch, saving, fork, **how
+        )
         return
     ranks = join(where)
     if not ranks.first:
@@ -106,7 +125,7 @@ def run_experiments(
         return
     try:
         yield from _run_experiments(
-            experiments, seeds, data, where, out, store, 1, watch, saving, fork, ranks
+            experiments, seeds, data, where, out, store, 1, watch, saving, fork, ranks, **how
         )
     except Diverged:  # raised last, after all other runs
         dismiss(ranks)
@@ -135,6 +154,9 @@ def _run_experiments(
     saving: Saving | None,
     fork: Fork | None,
     ranks: Ranks | None = None,
+    *,
+    workers: int | None,
+    compiled: bool,
 ) -> Iterator[Record]:
     """Yield the record of every experiment and seed as it is known; what is on disk already is not run again.
 
@@ -150,15 +172,22 @@ def _run_experiments(
         raise InputError(f"out: {store} holds one experiment, no store of several; name another folder.")
     folders: dict[Experiment, Folder | None] = {}
     jobs: dict[Experiment, Job] = {}
+    fingerprints: dict[Experiment, str] = {}
     methods: list[str] = []
     for experiment in experiments:
-        pool = load_pool(experiment.stream, data)
+        require_fields(experiment)
+        pool = load_pool(experiment.stream, data, wanted_of(experiment, workers, watch))
         stream = stream_of(experiment, 0, pool)
         settled = settle(experiment, stream)
         if settled in folders:
             continue
+        if isinstance(pool, Scenes) and not folders:
+            for sentence in pool.warnings([task.name for task in stream.tasks], settled.masks is not False):
+                watch(Notice(sentence))
         methods.append(settled.method_name)
-        jobs[settled] = make_job(settled, 0, stream, number=methods.count(settled.method_name))
+        job = make_job(settled, 0, stream, number=methods.count(settled.method_name))
+        jobs[settled] = replace(job, workers=workers, compiled=compiled)
+        fingerprints[settled] = pool.fingerprint
         path = out or (store / folder_of(settled.configuration(pool.fingerprint)) if store else None)
         folders[settled] = None if path is None else Folder(path, settled, pool.fingerprint)
         if fork is not None:
@@ -175,8 +204,7 @@ def _run_experiments(
                 tidy(folder.of_seed(seed))
                 done.append(known)
                 continue
-            fingerprint = load_pool(settled.stream, data).fingerprint
-            key = f"{settled.hash(fingerprint)}/{seed}"
+            key = f"{settled.hash(fingerprints[settled])}/{seed}"
             place = None if folder is None else folder.make_room(seed)
             todo.append(replace(jobs[settled], seed=seed, folder=place, key=key))
     yield from done
@@ -219,7 +247,7 @@ def execute(
         work = [(job, (job, data, saving, fork)) for job in jobs]
         yield from in_processes(_alone, work, watch, _last_report)
         return
-    groups = _groups(jobs, (lanes or LARGEST_GROUP) if stacked else 1)
+    groups = _grouped(jobs, lanes, stacked)
     while groups:
         group = groups.pop(0)
         ended = _try_group(group, data, device, watch, saving, fork, ranks)
@@ -265,6 +293,13 @@ def _alone(
         if free:
             return train_group(free, data, torch.device("cpu"), watch, saving, fork, asked)[0]
         return ended[0]
+
+
+def _grouped(jobs: Sequence[Job], lanes: int | None, stacked: bool) -> list[list[Job]]:
+    """Lanes where a stream's networks are small; those that fill a GPU alone come one after another."""
+    small = [job for job in jobs if stream_kind(job.experiment.stream).stacks]
+    large = [job for job in jobs if job not in small]
+    return [*_groups(small, (lanes or LARGEST_GROUP) if stacked else 1), *_groups(large, lanes or 1)]
 
 
 def _try_group(
@@ -332,11 +367,11 @@ def _fitting_size(group: Sequence[Job], data: Path | None, device: torch.device,
 
 
 def cells_of(group: Sequence[Job], data: Path | None) -> list[Cell]:
-    return [_cell(job.experiment, job.seed, data) for job in group]
+    return [_cell(job.experiment, job.seed, data, job.workers) for job in group]
 
 
-def _cell(experiment: Experiment, seed: int, data: Path | None) -> Cell:
-    pool = load_pool(experiment.stream, data)
+def _cell(experiment: Experiment, seed: int, data: Path | None, workers: int | None = None) -> Cell:
+    pool = load_pool(experiment.stream, data, wanted_of(experiment, workers))
     return Cell(experiment, seed, stream_of(experiment, seed, pool))
 
 
@@ -361,7 +396,7 @@ def train_group(
     cells = cells_of(group, data)
     if ranks is not None:
         announce(ranks, group[0].experiment, group[0].seed)
-    trainer = Trainer(cells, device, ranks=ranks)
+    trainer = Trainer(cells, device, compiled=group[0].compiled, ranks=ranks)
     resumed = bool(seats) and go_on(trainer, seats, lambda text: watch(Notice(text)))
     if fork is not None and not resumed:
         fork.begin(trainer, [job.seed for job in group], seats)
@@ -387,11 +422,11 @@ def _recorded(job: Job, outcome: Outcome, data: Path | None, device: torch.devic
     """A finished run's record, written where it belongs; or why it has none."""
     if (why := trouble(job.seed, outcome)) is not None:
         return Ended(why=why)
-    fingerprint = load_pool(job.experiment.stream, data).fingerprint
+    pool = load_pool(job.experiment.stream, data, wanted_of(job.experiment, job.workers))
     place = environment(device)
-    record = make_record(job.experiment, job.seed, outcome, job.quota, fingerprint, place)
+    record = make_record(job.experiment, job.seed, outcome, job.quota, pool.fingerprint, place)
     if job.folder is not None:
-        save_record(job.folder, record, outcome.log)
+        save_record(job.folder, record, outcome.log, outcome.samples)
     return Ended(record)
 
 

@@ -19,6 +19,8 @@ from reprise.examples import Examples
 Weighted = tuple[Tensor, Tensor | None]
 """Values and their weights, of one shape; no weights means 1 everywhere."""
 
+# Of a kind: `dense` says that there is a target per pixel, `judged` that an answer is right or wrong.
+
 
 @dataclass(frozen=True)
 class Classify:
@@ -26,6 +28,7 @@ class Classify:
 
     classes: int
     dense = False
+    judged = True
 
     @property
     def outputs(self) -> int:
@@ -46,6 +49,7 @@ class Segment:
 
     classes: int
     dense = True
+    judged = True
 
     @property
     def outputs(self) -> int:
@@ -65,6 +69,7 @@ class Regress:
     channels: int
     norm: Literal["l1", "l2"] = "l2"
     dense = True
+    judged = False
 
     @property
     def outputs(self) -> int:

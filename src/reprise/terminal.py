@@ -133,16 +133,42 @@ def results_table(records: Sequence[Record], title: str) -> Table:
     return table
 
 
+def scenes_table(records: Sequence[Record], title: str) -> Table:
+    """Mean ± deviation over the seeds of each method: relative losses, since most tasks have no accuracy."""
+    headings = ("method", "m", "seeds", "forgetting %", "drop %", "kept", "model", "s")
+    table = _narrow(title, headings, left=("method",))
+    groups: dict[tuple[object, ...], list[Record]] = {}
+    for record in records:
+        groups.setdefault(_group(record), []).append(record)
+    for (method, *_), members in groups.items():
+        first, seconds = members[0], sum(r["seconds"]["total"] for r in members)
+        table.add_row(
+            str(method),
+            "–" if first["m"] is None else str(first["m"]),
+            str(len(members)),
+            spread([r["forgetting_percent"] for r in members], 1, 1),
+            spread([r["performance_drop_percent"] for r in members], 1, 1),
+            show_bytes(first["bytes"]["total"]),
+            show_bytes(first["bytes"]["model"]),
+            f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.1f}",
+        )
+    return table
+
+
 def ranking_table(ranked: Sequence[Mapping[str, Any]], title: str) -> Table:
     """The points of a grid, the best one first."""
-    table = _narrow(title, (*ranked[0]["setting"], "seeds", "acc %", "forgetting"))
+    judged = "accuracy" in ranked[0]
+    measures = ("acc %", "forgetting") if judged else ("loss", "forgetting %")
+    table = _narrow(title, (*ranked[0]["setting"], "seeds", *measures))
     for row in ranked:
-        accuracy, forgetting = row["accuracy"], row["forgetting"]
+        if judged:
+            shown = [(row["accuracy"], 100, 1), (row["forgetting"], 1, 3)]
+        else:
+            shown = [(row["loss"], 1, 4), (row["forgetting_percent"], 1, 1)]
         table.add_row(
             *map(show_value, row["setting"].values()),
             str(row["seeds"]),
-            _mean_and_deviation(accuracy, 100, 1),
-            _mean_and_deviation(forgetting, 1, 3),
+            *(_mean_and_deviation(*one) for one in shown),
         )
     return table
 

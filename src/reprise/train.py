@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from reprise.errors import Diverged
 from reprise.evaluate import Evaluator, Scores
 from reprise.feed import Feed
 from reprise.ledger import bytes_kept, make_memory, make_reader, model_bytes, quota_of
-from reprise.plan import Draws, Plan, draw_order, draw_plan, draw_reservoir_replay
+from reprise.plan import Draws, Plan, draw_flips, draw_order, draw_plan, draw_reservoir_replay
 from reprise.ranks import Ranks
 from reprise.remember import remember
 from reprise.stepper import Stepper, Steppers
@@ -55,6 +55,8 @@ class Outcome:
     cost: dict[str, Any] = field(default_factory=dict)
     log: list[Line] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    samples: dict[str, np.ndarray] = field(default_factory=dict)
+    """Of scene streams: what the final model answers to a few test images (`Evaluator.samples`)."""
     diverged: str | None = None
 
 
@@ -94,6 +96,7 @@ class Trainer:
         device: torch.device,
         stacked: bool | None = None,
         kernels: bool | None = None,
+        compiled: bool = False,
         ranks: Ranks | None = None,
     ) -> None:
         self.own_methods = [cell.experiment.method for cell in cells]
@@ -107,7 +110,8 @@ class Trainer:
                 raise ValueError("ranks train one run at a time, no lanes")
             stacked = kernels = False
         if kernels is None:
-            kernels = stacked is not False and fast_lanes(self.experiment, device)
+            shared = cells[0].stream.shared_head
+            kernels = stacked is not False and shared and fast_lanes(self.experiment, device)
         # With kernels a run alone is a stack of one: its result does not depend on the company it is in.
         self.stacked = len(cells) > 1 or kernels if stacked is None else stacked
         streams = [cell.stream.merged() if self.method.merged else cell.stream for cell in cells]
@@ -115,8 +119,9 @@ class Trainer:
         self.phases = join_phases(streams, self.stacked, device)
         self.tests = join_tests(streams, self.stacked, device)
         self.reader = make_reader(self.experiment, self.stream, device)
+        dividing = ranks if self.method.divides else None
         self.engine = make_engine(
-            cells, streams, self.reader, self.stacked, device, kernels, ranks if self.method.divides else None
+            cells, streams, self.reader, self.stacked, device, kernels, dividing, compiled
         )
         self.engine.enter(0)
         self.steppers = Steppers(self.method, self.engine, self.experiment.optimizer)
@@ -132,7 +137,7 @@ class Trainer:
         self.cursor = Cursor()
         self.window = np.zeros((0, len(cells)), dtype=np.float32)
         """[steps, lanes] losses since the last look, where the run stands between two."""
-        self.spent = {"train": 0.0, "end_task": 0.0, "evaluate": 0.0, "total": 0.0}
+        self.spent = {"train": 0.0, "end_task": 0.0, "evaluate": 0.0, "data": 0.0, "total": 0.0}
         self._clocks: dict[str, float] = {}
         """What is being timed, and since when."""
 
@@ -151,14 +156,14 @@ class Trainer:
         orders = [self._orders(i, phase) for i, phase in enumerate(self.phases)]
         lengths = [len(order[0]) for order in orders]
         if self.cursor == Cursor(0, 0):
-            for outcome, scores in zip(self.outcomes, self._evaluate(range(tasks)), strict=True):
-                outcome.initial = [accuracy for _, accuracy in scores]
+            for outcome, scores in zip(self.outcomes, self._accuracies(range(tasks)), strict=True):
+                outcome.initial = scores
         for i in range(self.cursor.phase, len(self.phases)):
             phase, start = self.phases[i], self.cursor.step
             self.engine.enter(phase.last)
             if start == 0:
-                for outcome, scores in zip(self.outcomes, self._evaluate([phase.last]), strict=True):
-                    outcome.next.append(scores[0][1])
+                for outcome, scores in zip(self.outcomes, self._accuracies([phase.last]), strict=True):
+                    outcome.next += scores
             feed = self._feed(i, phase, orders[i])
 
             def within(done: int, i: int = i, phase: Phase = phase) -> None:
@@ -209,6 +214,7 @@ class Trainer:
         stepper = self.steppers.stepper(feed, start)
         earlier = self.window
         watched = start - len(earlier)
+        paused = False
         within(int(feed.plan.trains[:start].sum()))
         for step in range(start, feed.steps):
             stepper.run(step)
@@ -229,9 +235,12 @@ class Trainer:
                 self.stop_clock()
                 keeper.save(self)
             if paused:
-                return False
-        self.window = self.window[:0]
-        return True
+                break
+        else:
+            self.window = self.window[:0]
+        self.spent["data"] += feed.ahead.waited
+        feed.ahead.close()
+        return not paused
 
     def _end_task(self, phase: Phase, orders: Sequence[np.ndarray]) -> None:
         recall = partial(self._recall, phase)
@@ -278,6 +287,11 @@ class Trainer:
 
     def _feed(self, i: int, phase: Phase, orders: Sequence[np.ndarray]) -> Feed:
         plans = [self._plan(lane, cell, i, phase, orders[lane]) for lane, cell in enumerate(self.cells)]
+        if self.stream.flips:
+            plans = [
+                replace(plan, flipped=draw_flips(cell.seed, i, plan.current.shape))
+                for cell, plan in zip(self.cells, plans, strict=True)
+            ]
         return Feed(phase, plans, self.memory, self.reader, self.stacked, self.engine.ranks)
 
     def _plan(self, lane: int, cell: Cell, i: int, phase: Phase, order: np.ndarray) -> Plan:
@@ -290,11 +304,20 @@ class Trainer:
             return draw_reservoir_replay(cell.seed, i, order, first_pass, sizes, self.memory.seen, capacity)
         rows = self.memory.rows_by_task(lane, phase.last)
         labels = self.memory.shelf(0).label[lane] if self.stream.shared_head else None
-        return draw_plan(cell.seed, i, order, Draws(sizes, e.scope), rows, labels, e.p_replay, e.plan_seed)
+        return draw_plan(
+            cell.seed, i, order, Draws(sizes, e.scope), rows, labels, e.p_replay or None, e.plan_seed
+        )
 
     # ---- what is written down
     def _evaluate(self, tasks: Sequence[int]) -> Scores:
         return self._timed("evaluate", self.evaluator.scores, tasks)
+
+    def _accuracies(self, tasks: Sequence[int]) -> list[list[float | None]]:
+        """By lane; tasks whose answers are neither right nor wrong have none, and cost nothing."""
+        judged = [task for task in tasks if self.stream.tasks[task].kind.judged]
+        scores = self._evaluate(judged) if judged else [[] for _ in self.outcomes]
+        known = [dict(zip(judged, own, strict=True)) for own in scores]
+        return [[own[task][1] if task in own else None for task in tasks] for own in known]
 
     def _append_row(self, last: int, tasks: int) -> None:
         """A row of the matrices after task `last`; every so many tasks, and after the last one always."""
@@ -309,10 +332,10 @@ class Trainer:
             outcome.accuracy.append([*(accuracy for _, accuracy in row), *unseen])
 
     def _extend_curve(self, phase: Phase) -> None:
-        for outcome, scores in zip(self.outcomes, self._evaluate([phase.last]), strict=True):
+        for outcome, scores in zip(self.outcomes, self._accuracies([phase.last]), strict=True):
             if len(outcome.curve) < len(outcome.next):
                 outcome.curve.append([outcome.next[-1]])
-            outcome.curve[-1].append(scores[0][1])
+            outcome.curve[-1] += scores
 
     def _log(self, i: int, phase: Phase, first: int, losses: np.ndarray, keeper: Keeper | None) -> None:
         """Write down the mean loss since the last look [steps, lanes], and stop what is no longer finite."""
@@ -344,8 +367,15 @@ class Trainer:
 
     def _finish(self) -> None:
         self.stop_clock()
-        examples = self.experiment.batch + (self.experiment.replay if self.method.replays else 0)
-        cost = measure_cost(self.engine.model, self.stream, examples)
+        e, replayed = self.experiment, self.experiment.replay if self.method.replays else 0
+        p = e.p_replay if self.method.replays else None
+        examples = e.batch + replayed if not p else (1 - p) * e.batch + p * replayed
+        together = len(self.stream.tasks) if self.stream.joint and not self.stream.shared_head else 1
+        cost = measure_cost(self.engine.model, self.stream, examples, together)
+        if self.stream.labels:
+            names = [task.name for task in self.stream.tasks]
+            for outcome, samples in zip(self.outcomes, self.evaluator.samples(names), strict=True):
+                outcome.samples = samples
         # Lanes share the clock: a run's seconds are its share of the group's.
         share = len(self.cells)
         for outcome in self.outcomes:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from reprise.config import MEMORY_FIELDS, Experiment, field_hints, make_experiment, no_such_field, overlay
 from reprise.errors import InputError
-from reprise.metrics import summarise
+from reprise.metrics import SMALLEST_REFERENCE, summarise
 from reprise.results import Record
 from reprise.values import read_value
 
@@ -59,9 +60,12 @@ def grid_experiments(
 
 
 def rank(records: Sequence[Record], grid: Sequence[str]) -> list[dict[str, Any]]:
-    """The grid's points, the best mean accuracy first; those of which a seed diverged come last."""
+    """The grid's points, the best first: by mean accuracy, or, where tasks have none, by the geometric mean of the
+    final losses, which no task's scale decides. Those of which a seed diverged come last."""
     # However m was given, a record holds it as m.
     names = list(dict.fromkeys("m" if name in MEMORY_FIELDS else name for name in grid))
+    judged = all(record["accuracy"] is not None for record in records)
+    measures = MEASURES if judged else LOSS_MEASURES
     points: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
         points.setdefault(tuple(record["configuration"][name] for name in names), []).append(record)
@@ -69,9 +73,26 @@ def rank(records: Sequence[Record], grid: Sequence[str]) -> list[dict[str, Any]]
         {
             "setting": dict(zip(names, point, strict=True)),
             "seeds": len(members),
-            "accuracy": summarise([r["accuracy"] for r in members]),
-            "forgetting": summarise([r["forgetting"] for r in members]),
+            **{name: summarise([of(r) for r in members]) for name, of in measures.items()},
         }
         for point, members in points.items()
     ]
-    return sorted(rows, key=lambda row: (-row["seeds"], -(row["accuracy"]["mean"] or 0.0)))
+    return sorted(rows, key=_place)
+
+
+MEASURES: dict[str, Callable[[Record], float]] = {
+    "accuracy": lambda r: r["accuracy"],
+    "forgetting": lambda r: r["forgetting"],
+}
+LOSS_MEASURES: dict[str, Callable[[Record], float]] = {
+    "loss": lambda r: geometric_mean(r["matrix"]["loss"][-1]),
+    "forgetting_percent": lambda r: r["forgetting_percent"],
+}
+
+
+def _place(row: Mapping[str, Any]) -> tuple[float, float]:
+    return -row["seeds"], -row["accuracy"]["mean"] if "accuracy" in row else row["loss"]["mean"]
+
+
+def geometric_mean(losses: Sequence[float]) -> float:
+    return math.exp(sum(math.log(max(loss, SMALLEST_REFERENCE)) for loss in losses) / len(losses))

@@ -12,6 +12,7 @@ from reprise.errors import InputError
 from reprise.examples import Examples
 from reprise.streams import STREAMS, make_stream, stream_kind
 from reprise.streams.files import Images
+from reprise.streams.loading import Wanted
 from reprise.streams.split import Pool, make_pool, split_stream
 from reprise.streams.stream import Stream
 
@@ -198,9 +199,18 @@ def test_a_merged_stream_trains_all_tasks_in_one_phase(pool: Pool) -> None:
 def test_where_heads_differ_a_phase_names_its_task_and_a_merged_one_has_a_part_for_each(pool: Pool) -> None:
     stream = replace(stream_of(pool).first(3), shared_head=False)
     assert [phase.parts[0][0] for phase in stream.phases] == [0, 1, 2]
-    (phase,) = stream.merged().phases
-    assert phase.parts == tuple((j, task.train) for j, task in enumerate(stream.tasks))
+    same = stream.tasks[0].train
+    labelled = (same, same.subset(np.array([3, 1, 0])), same.subset(np.array([5, 3, 2, 1])))
+    tasks = tuple(replace(task, train=own) for task, own in zip(stream.tasks, labelled, strict=True))
+    (phase,) = replace(stream, tasks=tasks).merged().phases
+    assert [j for j, _ in phase.parts] == [0, 1, 2]
     assert (phase.last, phase.epochs_of) == (2, 1)
+    both = sorted(same.rows[[1, 3]].tolist())
+    assert all(part.rows.tolist() == both for _, part in phase.parts), (
+        "images that all tasks have, in one order"
+    )
+    with pytest.raises(InputError, match="no image has labels for all of its tasks"):
+        stream.merged().phases  # noqa: B018 (the property refuses)
 
 
 def test_two_tasks_of_one_name_are_refused(pool: Pool) -> None:
@@ -252,4 +262,4 @@ def test_an_unknown_stream_is_refused_and_the_known_ones_named() -> None:
 @pytest.mark.parametrize("name", ["split-cifar", "split-mini-imagenet"])
 def test_a_stream_that_needs_data_says_so(name: str) -> None:
     with pytest.raises(InputError, match=f"data: {name} needs a folder"):
-        STREAMS[name].load(None)
+        STREAMS[name].load(None, Wanted())

@@ -42,6 +42,12 @@ class Model(nn.Module):
         """The encoder's answer; `task` is for models whose features depend on it (Side-Tuning)."""
         return self.encoder(x)
 
+    def encode(self, x: Tensor, task: Tensor | int) -> Tensor:
+        """The features of images in the model's memory format."""
+        if x.dim() == 4 and self.memory_format != torch.contiguous_format:
+            x = x.contiguous(memory_format=self.memory_format)
+        return self.features(x, task)
+
     def forward(
         self,
         xs: Sequence[Tensor],
@@ -61,10 +67,8 @@ class Model(nn.Module):
             sizes = [len(x) for x in xs]
             x = xs[0] if len(xs) == 1 else torch.cat(list(xs))
             task = tasks[0] if len(tasks) == 1 else _joint_task(tasks)
-        if x.dim() == 4 and self.memory_format != torch.contiguous_format:
-            x = x.contiguous(memory_format=self.memory_format)
         self._nudges, self._tapped = nudges or {}, {}
-        features = self.features(x, task)
+        features = self.encode(x, task)
         if "features" in self._nudges:
             features = features + self._nudges["features"]
         taps, self._tapped, self._nudges = self._tapped, {}, {}
@@ -84,6 +88,13 @@ class Model(nn.Module):
         for parameter in self.parameters():
             if parameter.dim() == 4:
                 parameter.data = parameter.data.contiguous(memory_format=memory_format)
+
+    def compile_parts(self) -> None:
+        """Compile the encoder and each head. Modes and batch sizes that change are compiled as they come."""
+        torch._dynamo.config.recompile_limit = 64
+        self.encoder.compile()
+        for head in self.heads.of_task if isinstance(self.heads, SeparateHeads) else [self.heads]:
+            head.compile()
 
     def layer_shapes(self, input_shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
         """Shapes of the features and tapped layers of one example, found by a dry run in evaluation mode."""

@@ -24,6 +24,7 @@ class Norm(nn.BatchNorm2d):
     """`nn.BatchNorm2d` without its counter, with the sum and the ReLU that may follow.
 
     by_rows   allows the form that is fast on a CPU
+    mixed     reads inputs of less precision as they are (cuDNN does, with statistics in full precision)
     kernels   runs lanes by the kernels of `reprise.kernels`
     ranks     those that share the batch whose statistics are meant; None: this process has all of it
     """
@@ -35,6 +36,7 @@ class Norm(nn.BatchNorm2d):
         # shorter.
         self.num_batches_tracked = None
         self.by_rows = False
+        self.mixed = False
         self.kernels = False
         self.ranks: Ranks | None = None
 
@@ -59,7 +61,7 @@ class Norm(nn.BatchNorm2d):
                 return _ByRows.apply(x, self.weight, self.bias, *statistics, self.relu)
             out = _ByRows.apply(x, self.weight, self.bias, *statistics, False).add_(plus)
         else:
-            out = super().forward(x.to(self.weight.dtype))
+            out = super().forward(x if self.mixed else x.to(self.weight.dtype))
             out = out if plus is None else out.add_(plus)
         return (F.relu(out, inplace=True) if self.relu else out).to(x.dtype)
 
@@ -111,6 +113,13 @@ def allow_rows(model: nn.Module, allowed: bool) -> None:
     for module in model.modules():
         if isinstance(module, Norm):
             module.by_rows = allowed
+
+
+def allow_mixed(model: nn.Module, allowed: bool) -> None:
+    """Let the norms of a model read less precise inputs without a copy."""
+    for module in model.modules():
+        if isinstance(module, Norm):
+            module.mixed = allowed
 
 
 class _ByRows(torch.autograd.Function):

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reprise.models.conv import Conv
+
 LAYERS = 5
 GROUPS = 2
 
@@ -54,13 +56,13 @@ class SideNetwork(nn.Module):
         self.layers = side_layers(features_shape, input_shape)
         self.vector = len(features_shape) == 1
         self.convs = nn.ModuleList(
-            nn.Conv2d(s.inputs, s.outputs, s.size, s.stride, s.padding, bias=False) for s in self.layers
+            Conv(s.inputs, s.outputs, s.size, s.stride, s.padding) for s in self.layers
         )
         self.norms = nn.ModuleList(nn.GroupNorm(GROUPS, s.outputs) for s in self.layers)
 
     def forward(self, x: Tensor) -> Tensor:
         for conv, norm in zip(self.convs, self.norms, strict=True):
-            x = torch.relu(norm(conv(x)))
+            x = torch.relu(norm(conv(x).to(norm.weight.dtype)))
         return x.mean((2, 3)) if self.vector else x
 
 

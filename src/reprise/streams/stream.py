@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -49,6 +50,14 @@ class Normalise:
         return Normalise(self.mean.to(device, dtype), self.std.to(device, dtype))
 
 
+class Labels(Protocol):
+    """How a task's stored labels become targets, where the step runs."""
+
+    def target(self, raw: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]: ...
+
+    def mirror(self, y: Tensor, mask: Tensor | None, flipped: Tensor) -> tuple[Tensor, Tensor | None]: ...
+
+
 @dataclass(frozen=True)
 class Stream:
     """Tasks in their order. `shared_head` says that all heads have one shape, so that a batch may mix tasks."""
@@ -65,6 +74,14 @@ class Stream:
     classes_per_task: int | None = None
     """Classes of each task, where every task is a classification of equally many."""
     class_names: tuple[tuple[str, ...], ...] = field(default=())
+    labels: tuple[Labels, ...] = ()
+    """By task, where stored labels are not yet the targets."""
+    flips: bool = False
+    """Current images are mirrored at random, and their labels with them."""
+    p_replay: float | None = None
+    """How often a whole step replays, where the experiment does not say."""
+    choices: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the experiment that the data has decided (`auto`)."""
     joint: bool = False
     """All tasks in one phase: the multi-task reference."""
 
@@ -89,7 +106,10 @@ class Stream:
         if self.shared_head:
             parts: Sequence[tuple[int | None, Examples]] = [(None, Examples.concatenate(trains))]
             return Phase("all tasks", tuple(parts), last, epochs_of=len(self.tasks))
-        return Phase("all tasks", tuple(enumerate(trains)), last, epochs_of=1)
+        together = Examples.shared(trains)
+        if not len(together[0]):
+            raise InputError(f"stream {self.name!r}: no image has labels for all of its tasks; name fewer.")
+        return Phase("all tasks", tuple(enumerate(together)), last, epochs_of=1)
 
     def merged(self) -> Stream:
         """One phase that holds all tasks: multi-task training is SGD on a merged stream."""
@@ -104,4 +124,9 @@ class Stream:
                 f"tasks: {tasks} was asked for, but {self.name} has {len(self.tasks)}; "
                 f"give a number from 1 to {len(self.tasks)}."
             )
-        return replace(self, tasks=self.tasks[:tasks], class_names=self.class_names[:tasks])
+        return replace(
+            self,
+            tasks=self.tasks[:tasks],
+            class_names=self.class_names[:tasks],
+            labels=self.labels[:tasks],
+        )

@@ -16,6 +16,8 @@ from reprise.streams.rooms.labels import domains
 from reprise.streams.rooms.render import cast
 from reprise.streams.rooms.scene import ROOMS, VIEWS_PER_POINT, camera, make_room
 
+VERSION = 1
+"""Raised when a view of the same name looks different: rendered worlds are kept by it."""
 DOMAINS = {
     **{
         "rgb": "png",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -23,21 +23,30 @@ from reprise.streams.taskonomy.layout import (
     scan,
 )
 
+Progress = Callable[[int, int], object]
+"""Called with the views of a building that have been opened, and all of them."""
+
 
 def check_taskonomy(
-    folder: PathLike, tasks: Iterable[str] | None = None, buildings: Iterable[str] | None = None
+    folder: PathLike,
+    tasks: Iterable[str] | None = None,
+    buildings: Iterable[str] | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Opens every file that the tasks need and says which views are usable for which task.
 
     A label that is missing or empty is a fact about the data: it costs its tasks that view. A file that is
     unreadable or mismatching, or a task without any usable view, makes the report not ok.
     """
-    findings = list(_findings(folder, find_tasks(tasks), buildings))
+    findings = list(_findings(folder, find_tasks(tasks), buildings, progress))
     return Report(all(ok for ok, _ in findings), [line for _, line in findings])
 
 
 def _findings(
-    folder: PathLike, tasks: tuple[TaskonomyTask, ...], wanted: Iterable[str] | None
+    folder: PathLike,
+    tasks: tuple[TaskonomyTask, ...],
+    wanted: Iterable[str] | None,
+    progress: Progress | None,
 ) -> Iterator[Finding]:
     obstacles: dict[str, list[str | None]] = {task.name: [] for task in tasks}
     try:
@@ -52,7 +61,7 @@ def _findings(
         except InputError as error:
             yield False, f"{name}: {error}"
             continue
-        yield from _building(building, tasks, obstacles)
+        yield from _building(building, tasks, obstacles, progress)
     for task in tasks:
         known = obstacles[task.name]
         usable = known.count(None)
@@ -60,12 +69,19 @@ def _findings(
 
 
 def _building(
-    building: Building, tasks: tuple[TaskonomyTask, ...], obstacles: dict[str, list[str | None]]
+    building: Building,
+    tasks: tuple[TaskonomyTask, ...],
+    obstacles: dict[str, list[str | None]],
+    progress: Progress | None,
 ) -> Iterator[Finding]:
     domains = domains_of(tasks)
     read = partial(_judge, building, domains=domains)
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # its map keeps the order
-        judged = list(pool.map(read, building.views))
+        judged = []
+        for found in pool.map(read, building.views):
+            judged.append(found)
+            if progress is not None:
+                progress(len(judged), len(building.views))
     sizes = sorted({pixels for _, pixels in judged if pixels})
     points = len({point for point, _ in building.views})
     pixels = f", {some(f'{size} x {size}' for size in sizes)} pixels" if sizes else ""

@@ -196,8 +196,8 @@ def read_view(
         if not isinstance(found, str) and found.ndim == 3:
             pixels = found.shape[-1] if domain.name == "rgb" else pixels
             found = _sized(found, domain, pixels, size)
-        if not isinstance(found, str) and (nothing := _nothing(found, domain)):
-            found = nothing
+        if not isinstance(found, str) and (why := nothing(found, domain)):
+            found = why
         if isinstance(found, str):
             problems[domain.name] = found
         else:
@@ -214,7 +214,7 @@ def _sized(array: np.ndarray, domain: Domain, pixels: int | None, size: int | No
     return array if size is None else resize(array, domain, size)
 
 
-def _nothing(array: np.ndarray, domain: Domain) -> str | None:
+def nothing(array: np.ndarray, domain: Domain) -> str | None:
     """Why no part of this label could enter a loss."""
     if domain.name == DEPTH and not depth_mask(array[None]).any():
         return "empty: no pixel has a depth"

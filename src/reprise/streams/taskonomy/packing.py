@@ -44,6 +44,7 @@ from reprise.streams.taskonomy.layout import (
     decode,
     find_root,
     left_out,
+    nothing,
     obstacle,
     read_view,
     scan,
@@ -94,8 +95,8 @@ def pack(
     done, total = 0, sum(len(building.views) for building in found)
     packed, already = [], []
     try:
-        _agree(target_folder, size, domains)
-        with _pool(workers) as run:
+        agree(target_folder, size, domains)
+        with in_order(workers) as run:
             for building in found:
                 if _complete(target_folder / building.name, building):
                     already.append(building.name)
@@ -127,7 +128,7 @@ def _require_size(building: Building, size: int) -> None:
         )
 
 
-def _agree(out: Path, size: int, domains: Sequence[Domain]) -> None:
+def agree(out: Path, size: int, domains: Sequence[Domain]) -> None:
     """All buildings of a pack have one resolution and the same domains."""
     out.mkdir(parents=True, exist_ok=True)
     about = {"format": FORMAT, "size": size, "domains": [domain.name for domain in domains]}
@@ -191,8 +192,14 @@ def _pack_building(
         yield len(done)
     paths = [part / f"{domain.name}.npy" for domain in there]
     sums = dict(zip(shapes, run(_checksum, paths), strict=True))
+    _write(part / INDEX, _index(building, size, states, sums))
+    _remove(out / building.name)
+    os.replace(part, out / building.name)
+
+
+def _index(building: Building, size: int, states: _Done, sums: Mapping[str, str]) -> dict[str, Any]:
     images = [channels for problems, _, channels in states if "rgb" not in problems]
-    index = {
+    return {
         "format": FORMAT,
         "size": size,
         "views": building.views,
@@ -204,9 +211,40 @@ def _pack_building(
         "channel_sums": [sum(channel) for channel in zip(*images, strict=True)] or [0, 0, 0],
         "sha256": sums,
     }
-    _write(part / INDEX, index)
-    _remove(out / building.name)
-    os.replace(part, out / building.name)
+
+
+def has_building(out: Path, name: str) -> bool:
+    return os.path.lexists(out / name / INDEX)
+
+
+def write_building(
+    out: Path, name: str, views: Sequence[View], arrays: Mapping[str, np.ndarray], size: int
+) -> None:
+    """A building whose arrays [views, ...] are there already, in the packed form; views in their order.
+
+    Whoever else makes the same building at the same time makes the same bytes: the first to finish has made it.
+    """
+    building = Building(name, tuple(views), {}, {}, {}, 0)
+    part = out / f".{name}.{os.getpid()}.part"
+    _remove(part)
+    part.mkdir()
+    sums = {}
+    for domain, array in arrays.items():
+        path = part / f"{domain}.npy"
+        np.save(path, array.astype(array.dtype.newbyteorder("<")))
+        sums[domain] = _checksum(path)
+    states: _Done = []
+    for row in range(len(views)):
+        empty = {domain: nothing(array[row], DOMAINS[domain]) for domain, array in arrays.items()}
+        problems = {domain: why for domain, why in empty.items() if why}
+        states.append((problems, size, [int(channel.sum()) for channel in arrays["rgb"][row]]))
+    _write(part / INDEX, _index(building, size, states, sums))
+    try:
+        os.rename(part, out / name)
+    except OSError:
+        if not has_building(out, name):
+            raise
+        _remove(part)
 
 
 def _allocate(path: Path, domain: Domain, shape: tuple[int, ...]) -> None:
@@ -246,7 +284,7 @@ def _checksum(path: Path) -> str:
 
 
 @contextmanager
-def _pool(workers: int) -> Iterator[Callable[..., Iterator[Any]]]:
+def in_order(workers: int) -> Iterator[Callable[..., Iterator[Any]]]:
     """A map in order, over processes where there are several."""
     if workers == 1:
         yield map

@@ -1,0 +1,401 @@
+"""ResNet-50 and the 15-layer decoder on a GPU: how fast a step is, and how the methods fare on a real building.
+
+    python benchmarks/taskonomy_gpu.py speed --out DIR [--batch 64] [--size 256]
+    python benchmarks/taskonomy_gpu.py study --data PACK --out DIR [--size 128] [--steps 200] [--seeds 0,1] [--jobs 4]
+
+speed  milliseconds a step and images a second on random images: a plain PyTorch loop of the same networks (float32,
+       TF32, bf16 channels-last, compiled) and our trainer's steps (ER and CAR), current and replaying ones apart;
+       what CAR adds to ER; what it costs to read from mapped files instead of the GPU's memory. Writes speed.json.
+study  every cell of {SGD, EWC, Side-Tuning, multi-task, and ER, CAR, A-GEM at m = 16 and 64} for each seed, several
+       processes at once (--jobs); records.jsonl grows as runs end and has the performance drops at the end.
+       Pictures of test views by every method are written into DIR/store: look at them, do not publish them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reprise.build import Cell
+from reprise.config import Experiment, make_experiment
+from reprise.errors import Diverged
+from reprise.feed import Feed
+from reprise.keeping import Saving
+from reprise.ledger import settle
+from reprise.pictures import draw_grids
+from reprise.reference import run_compared
+from reprise.results import environment, to_json
+from reprise.runner import run_experiments, set_arithmetic
+from reprise.streams import packs, stream_kind, stream_of
+from reprise.streams.scenes import Scenes
+from reprise.streams.taskonomy.domains import DOMAINS
+from reprise.streams.taskonomy.packing import Packed, PackedBuilding
+from reprise.train import Trainer
+
+# ---- the same networks in plain PyTorch, as a user would write them
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        outputs = 4 * width
+        self.conv1, self.bn1 = nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3, self.bn3 = nn.Conv2d(width, outputs, 1, bias=False), nn.BatchNorm2d(outputs)
+        self.down: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.down = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        out = F.relu(self.bn2(self.conv2(out)), inplace=True)
+        return F.relu(self.bn3(self.conv3(out)) + self.down(x), inplace=True)
+
+
+def plain_network(outputs: int) -> nn.Module:
+    """ResNet-50 without pooling, and the decoder of 15 layers."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(True)]
+    layers.append(nn.MaxPool2d(3, 2, 1))
+    inputs = 64
+    for index, count in enumerate((3, 4, 6, 3)):
+        for block in range(count):
+            layers.append(Bottleneck(inputs, 64 * 2**index, 2 if block == 0 and index else 1))
+            inputs = 4 * 64 * 2**index
+    widths = ["1024", "1024", "+512", "256", "256", "128", "+64", "64", "+32", "32", "+16", "32", "+16", "16"]
+    for width in widths:
+        channels = int(width)
+        if width.startswith("+"):
+            layers.append(nn.ConvTranspose2d(inputs, channels, 3, 2, 1, output_padding=1, bias=False))
+        else:
+            layers.append(nn.Conv2d(inputs, channels, 3, 1, 1, bias=False))
+        layers += [nn.BatchNorm2d(channels), nn.LeakyReLU(0.2, True)]
+        inputs = channels
+    return nn.Sequential(*layers, nn.Conv2d(inputs, outputs, 3, 1, 1), nn.Tanh())
+
+
+def plain_step(device: torch.device, batch: int, size: int, how: str) -> Callable[[], object]:
+    """A step of the plain loop on images that are on the device already."""
+    set_arithmetic("tf32" if how == "tf32" else "float32", deterministic=False)
+    fast = how.startswith("bf16")
+    model = plain_network(3).to(device)
+    x, y = torch.randn(batch, 3, size, size, device=device), torch.rand(batch, 3, size, size, device=device)
+    if fast:
+        model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+    if how.endswith("compile"):
+        model.compile()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+
+    def step() -> object:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(device.type, torch.bfloat16, enabled=fast):
+            loss = F.mse_loss(model(x).float(), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+# ---- ours
+
+
+def random_scenes(views: int, size: int) -> Scenes:
+    """Random labels in the packed formats, for two tasks."""
+    rng = np.random.default_rng(0)
+    names = ("rgb", "principal_curvature", "normal", "depth_zbuffer")
+    arrays = {
+        name: rng.integers(1, 256, (views, *DOMAINS[name].shape(size))).astype(DOMAINS[name].dtype)
+        for name in names
+    }
+    numbers = np.stack([np.arange(views), np.zeros(views, int)], 1)
+    building = PackedBuilding("random", Path(), numbers, {}, {}, arrays, (0, 0, 0), dict.fromkeys(names, ""))
+    return Scenes(Packed(size, names, [building]), "points", workers=4)
+
+
+class OurSteps:
+    """A trainer in its second task: every step is a current or a replaying one, by the coin."""
+
+    def __init__(
+        self,
+        method: str,
+        device: torch.device,
+        options: argparse.Namespace,
+        resident: bool = True,
+        deterministic: bool = True,
+        compiled: bool = False,
+    ) -> None:
+        packs.COMFORT = 0.5 if resident else 0.0
+        pool = random_scenes(4 * options.batch, options.size)
+        given = {
+            **{"size": options.size, "sequence": "curvature,normal", "steps": 10**4, "precision": "bf16"},
+            **{"batch": options.batch, "encoder": options.encoder},
+        }
+        given |= {"m": options.batch, "replay": options.batch}
+        e = make_experiment("taskonomy", method, given, stream_kind("taskonomy").protocol_of(method))
+        stream = stream_of(e, 0, pool)
+        set_arithmetic("bf16", deterministic)
+        self.deterministic = deterministic
+        self.trainer = Trainer([Cell(settle(e, stream), 0, stream)], device, compiled=compiled)
+        self.feed: Feed = self.trainer.skip_to(1)
+        self.replays = self.feed.plan.replays
+        self.position = 0
+
+    def step(self) -> object:
+        trainer = self.trainer
+        loss = trainer.method.step(trainer.engine, self.feed.batches(self.position))
+        self.position += 1
+        return loss
+
+    def run_of(self, replaying: bool, count: int) -> None:
+        """So many steps of one sort; the others in between are left out."""
+        done = 0
+        while done < count:
+            if bool(self.replays[self.position]) == replaying:
+                self.step()
+                done += 1
+            else:
+                self.position += 1
+
+
+def timed(run: Callable[[], object], device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    run()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def repeat(step: Callable[[], object], count: int) -> Callable[[], None]:
+    def run() -> None:
+        for _ in range(count):
+            step()
+
+    return run
+
+
+def row(name: str, seconds: Sequence[float], block: int, batch: int, **more: Any) -> dict[str, Any]:
+    """Median over blocks, and their quartiles."""
+    each = [1000 * s / block for s in seconds]
+    ms = statistics.median(each)
+    spread = [float(np.quantile(each, q)) for q in (0.25, 0.75)]
+    return {"name": name, "ms": ms, "quartiles": spread, "images_per_second": 1000 * batch / ms, **more}
+
+
+def speed(options: argparse.Namespace) -> int:
+    device, block, batch = torch.device(options.device), options.block, options.batch
+    rows: list[dict[str, Any]] = []
+
+    def say(found: dict[str, Any]) -> None:
+        rows.append(found)
+        print(
+            f"{found['name']:<44}{found['ms']:9.2f} ms {found['images_per_second']:9.0f} images/s", flush=True
+        )
+
+    torch.backends.cudnn.benchmark = options.tune
+    for how in ("float32", "tf32", "bf16", *(["bf16 compile"] if options.compile else [])):
+        step = plain_step(device, batch, options.size, how)
+        repeat(step, options.warm)()
+        times = [timed(repeat(step, block), device) for _ in range(options.blocks)]
+        say(row(f"plain loop, {how}{' channels-last' if how == 'bf16' else ''}", times, block, batch))
+        del step
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+    variants: list[tuple[str, dict[str, Any]]] = [
+        ("", {}),
+        (", any order of sums", {"deterministic": False}),
+        *([(", any order, compiled", {"deterministic": False, "compiled": True})] if options.compile else []),
+    ]
+    overhead = {}
+    for label, how in variants:
+        ours = {name: OurSteps(name, device, options, **how) for name in ("er", "car")}
+        kinds = [(name, replaying) for replaying in (False, True) for name in ours]
+        times: dict[Any, list[float]] = {kind: [] for kind in kinds}
+        for one in ours.values():
+            one.run_of(False, options.warm)
+            one.run_of(True, options.warm)
+        for _ in range(options.blocks):  # in turn, so that both see the same clock speed
+            for name, replaying in kinds:
+                set_arithmetic("bf16", ours[name].deterministic)
+                run = ours[name]
+                times[name, replaying].append(timed(lambda r=run, k=replaying: r.run_of(k, block), device))
+        for (name, replaying), own in times.items():
+            sort = "replaying" if replaying else "current"
+            say(row(f"ours, bf16, {name}, {sort} step{label}", own, block, batch))
+        medians = {kind: statistics.median(own) for kind, own in times.items()}
+        halves = {name: medians[name, False] + medians[name, True] for name in ours}
+        overhead[label.strip(", ") or "deterministic"] = {
+            "replaying_step_percent": 100 * (medians["car", True] / medians["er", True] - 1),
+            "all_steps_percent": 100 * (halves["car"] / halves["er"] - 1),
+        }
+        del ours
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+    waiting = {}
+    for label, resident in (("on the GPU", True), ("mapped files", False)):
+        ours_er = OurSteps("er", device, options, resident=resident)
+        repeat(ours_er.step, 2 * options.warm)()
+        ours_er.feed.ahead.waited = 0.0
+        times_er = [timed(repeat(ours_er.step, block), device) for _ in range(options.blocks)]
+        share = ours_er.feed.ahead.waited / sum(times_er)
+        say(row(f"ours, bf16, er, all steps, data {label}", times_er, block, batch, host_wait_share=share))
+        waiting[label] = {"ms": rows[-1]["ms"], "host_wait_share": share}
+        ours_er.feed.ahead.close()
+        del ours_er
+    content = {
+        "what": f"a training step, {options.encoder} and its decoder, batch {batch}, {options.size} x {options.size}",
+        "blocks": options.blocks,
+        "steps_per_block": block,
+        "cudnn_benchmark": options.tune,
+        "rows": rows,
+        "car_over_er": overhead,
+        "data": waiting,
+        "peak_memory": torch.cuda.max_memory_allocated() if device.type == "cuda" else None,
+        "environment": environment(device),
+    }
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "speed.json").write_text(json.dumps(content, indent=1) + "\n")
+    print("CAR over ER:", json.dumps(overhead))
+    print("data:", json.dumps(waiting))
+    return 0
+
+
+# ---- the study
+
+
+def cells(options: argparse.Namespace) -> list[tuple[str, dict[str, Any]]]:
+    found: list[tuple[str, dict[str, Any]]] = [
+        (name, {}) for name in ("multitask", "side_tuning", "ewc", "sgd")
+    ]
+    found += [(name, {"m": m}) for m in options.memories for name in ("agem", "car", "er")]
+    return [cell for cell in found if cell[0] in options.methods]
+
+
+def make(options: argparse.Namespace, method: str, more: dict[str, Any]) -> Experiment:
+    kind = stream_kind("taskonomy")
+    steps = options.steps * (kind.reference_steps or 1) if method == "multitask" else options.steps
+    given = {"size": options.size, "steps": steps, "precision": options.precision, "split": options.split}
+    given |= {"encoder": options.encoder, "batch": options.batch}
+    own = dict(field.split("=", 1) for field in options.set if field.split(".", 1)[0] == method)
+    given |= {name.split(".", 1)[1]: value for name, value in own.items()}
+    return make_experiment("taskonomy", method, given | more, kind.protocol_of(method))
+
+
+def one_run(
+    experiment: Experiment, seed: int, data: Path, device: str, store: Path, threads: int
+) -> list[dict[str, Any]]:
+    torch.set_num_threads(threads)
+    # A checkpoint of 343 million parameters and their optimizer is 4 GB: runs of minutes do without.
+    saving = Saving(minutes=1e9, tasks=False)
+    how = {"data": data, "device": device, "store": store, "workers": 2, "saving": saving}
+    return list(run_experiments([experiment], [seed], **how))
+
+
+def study(options: argparse.Namespace) -> int:
+    options.out.mkdir(parents=True, exist_ok=True)
+    store, lines = options.out / "store", options.out / "records.jsonl"
+    experiments = [make(options, method, more) for method, more in cells(options)]
+    wanted = [(e, seed) for seed in options.seeds for e in experiments]
+    threads = max(1, torch.get_num_threads() // options.jobs)
+    lost: set[Experiment] = set()
+    began = time.perf_counter()
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.jobs, context) as pool, lines.open("a") as file:
+        running = {
+            pool.submit(one_run, e, seed, options.data, options.device, store, threads): (e, seed)
+            for e, seed in wanted
+        }
+        for future in as_completed(running):
+            e, seed = running[future]
+            try:
+                (record,) = future.result()
+            except Diverged as error:
+                lost.add(e)
+                print(f"{e.method_name} m={e.m} seed {seed}: {error}", flush=True)
+                continue
+            file.write(to_json(record) + "\n")
+            file.flush()
+            after = time.perf_counter() - began
+            print(
+                f"{after:7.0f} s  {e.method_name} m={e.m} seed {seed}: {record['seconds']['total']:.0f} s",
+                flush=True,
+            )
+    there = [e for e in experiments if e not in lost]
+    records = list(run_compared(there, options.seeds, store, data=options.data, device=options.device))
+    if records:
+        lines.write_text("".join(to_json(record) + "\n" for record in records))
+    table(records)
+    for seed in options.seeds if records else ():
+        draw_grids(records, store, seed)
+    return 3 if lost else 0
+
+
+def table(records: Sequence[dict[str, Any]]) -> None:
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for record in records:
+        groups.setdefault((record["method"], record["m"]), []).append(record)
+    print(f"{'method':<12}{'m':>5}{'seeds':>7}{'forgetting %':>16}{'drop %':>16}")
+    for (method, m), own in groups.items():
+        shown = [_spread([r[key] for r in own]) for key in ("forgetting_percent", "performance_drop_percent")]
+        print(f"{method:<12}{m or '–':>5}{len(own):>7}{shown[0]:>16}{shown[1]:>16}")
+
+
+def _spread(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{np.mean(known):.1f} ± {np.std(known):.1f}" if known else "–"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("speed", "study"))
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--size", type=int)
+    parser.add_argument("--encoder", default="resnet50")
+    parser.add_argument("--blocks", type=int, default=10, help="speed: blocks that are timed")
+    parser.add_argument("--block", type=int, default=10, help="speed: steps of a block")
+    parser.add_argument("--warm", type=int, default=10, help="speed: steps before the timing")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--tune", action="store_true", help="speed: cudnn.benchmark")
+    parser.add_argument("--data", type=Path, help="study: a pack, or official folders")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--seeds", type=lambda text: [int(s) for s in text.split(",")], default=[0, 1])
+    parser.add_argument("--memories", type=lambda text: [int(m) for m in text.split(",")], default=[16, 64])
+    parser.add_argument(
+        "--methods",
+        type=lambda text: text.split(","),
+        default=["sgd", "er", "car", "agem", "ewc", "side_tuning", "multitask"],
+    )
+    parser.add_argument("--precision", default="bf16")
+    parser.add_argument("--split", default="report", choices=("report", "validation"))
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--set", action="append", default=[], metavar="METHOD.FIELD=VALUE")
+    options = parser.parse_args()
+    options.size = options.size or (256 if options.what == "speed" else 128)
+    if options.what == "study" and options.data is None:
+        parser.error("study needs --data")
+    return speed(options) if options.what == "speed" else study(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
