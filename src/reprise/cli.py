@@ -44,6 +44,7 @@ USAGE = """usage: reprise COMMAND ...
   list                       the streams and methods there are
   data fetch|check           get a data set, or look whether it is whole
   bench                      time a training step, alone and as stacked lanes, beside its peers
+  report [STORE ...]         tables, figures and one offline page of the records in a store
 
 `reprise COMMAND --help` tells more.
 """
@@ -74,7 +75,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(words: list[str]) -> Callable[[list[str]], int]:
-    known = {"run": _run, "tune": _tune, "demo": _demo, "list": _list, "data": _data, "bench": _bench}
+    known = {
+        **{"run": _run, "tune": _tune, "demo": _demo, "list": _list, "data": _data, "bench": _bench},
+        **{"report": _report},
+    }
     if not words:
         raise InputError(
             f"command: none was named; choose one of {', '.join(known)}, or say `reprise --help`."
@@ -173,6 +177,22 @@ def _bench(words: list[str]) -> int:
     parser = _parser("bench", about, "[--FIELD VALUE ...] ")
     _add_fields(parser, "what is measured", bench.Bench, bench.HINTS)
     return commands.bench(bench.make_bench(_read(parser, words, bench.HINTS)))
+
+
+def _report(words: list[str]) -> int:
+    about = (
+        "Write tables (Markdown, LaTeX, CSV), figures (PNG, PDF) and one self-contained HTML page of the records in "
+        "folders or .jsonl files."
+    )
+    parser = _parser("report", about, "[STORE ...] --out DIR [--embed-images] ")
+    parser.add_argument("sources", nargs="*", help="folders of runs, or .jsonl files (default: runs)")
+    parser.add_argument("--out", metavar="DIR", default="report", help="folder for the report (default: report)")
+    about = "show pictures of data that is not ours to copy (Taskonomy, ImageNet, CIFAR)"
+    parser.add_argument("--embed-images", action="store_true", help=about)
+    options = _read(parser, words, ("out", "embed-images"))
+    sources = [Path(source) for source in options.get("sources") or [commands.STORE]]
+    commands.report(sources, Path(options["out"]), "embed_images" in options)
+    return 0
 
 
 # ---- arguments

@@ -140,6 +140,18 @@ def bench(wanted: Bench) -> int:
     return 0 if any("error" not in row for row in report.rows) else 1
 
 
+def report(sources: Sequence[Path], out: Path, embed_images: bool) -> None:
+    """Write the report of some records."""
+    try:
+        from reprise.report.write import write_report
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"report: {error.name} is not installed; install the extra with `pip install 'reprise-cl[report]'`."
+        ) from None
+    page = write_report(sources, out, embed_images)
+    Console().print(f"Report: {page}", highlight=False, soft_wrap=True)
+
+
 def list_all() -> None:
     """The streams and methods there are."""
     console = Console()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 
+from reprise.artifacts import Wanted
 from reprise.config import Experiment
 from reprise.fill import Quota
 from reprise.ledger import quota_of
@@ -25,6 +26,8 @@ class Job:
     quota: Quota | None = None
     steps: int = 0
     """Of all its tasks together."""
+    artifacts: Wanted | None = None
+    """What it leaves beside its record."""
 
     @property
     def name(self) -> str:

@@ -166,6 +166,10 @@ class Folder:
             raise InputError(f"{path} is no record of seed {seed}; remove it or name another folder.")
         return record
 
+    def artifacts(self, seed: int) -> Path:
+        """Where a run leaves what is no number."""
+        return self.path / f"seed-{seed}" / "artifacts"
+
     def save(self, record: Record, log: list[dict[str, Any]]) -> None:
         """The record comes last: a folder that has one is complete."""
         folder = self.path / f"seed-{record['seed']}"

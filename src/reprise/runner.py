@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from reprise import fit
+from reprise.artifacts import Keeper, Wanted, check_kinds
 from reprise.build import Cell
 from reprise.config import Experiment
 from reprise.errors import Diverged, InputError
@@ -63,13 +64,15 @@ def run_experiments(
     store: Path | None = None,
     lanes: int | None = None,
     watch: Watch | None = None,
+    artifacts: Sequence[str] = (),
 ) -> Iterator[Record]:
     """Yield the record of every experiment and seed as it is known; what is on disk already is not run again.
 
-    out    the folder of the one experiment
-    store  a folder of such folders, for several
+    out        the folder of the one experiment
+    store      a folder of such folders, for several
+    artifacts  what each run leaves beside its record (artifacts.KINDS); a finished run that left none runs again
     """
-    where = pick_device(device)
+    where, kinds = pick_device(device), check_kinds(artifacts)
     if store is not None and (store / "experiment.json").exists():
         raise InputError(f"out: {store} holds one experiment, no store of several; name another folder.")
     folders: dict[Experiment, Folder | None] = {}
@@ -92,8 +95,9 @@ def run_experiments(
             folder.open()
         for seed in seeds:
             known = None if folder is None else folder.record(seed)
-            if known is None:
-                todo.append(replace(jobs[settled], seed=seed))
+            wanted = Wanted(folder.artifacts(seed), kinds) if folder is not None and kinds else None
+            if known is None or not (wanted is None or wanted.there()):
+                todo.append(replace(jobs[settled], seed=seed, artifacts=wanted))
             else:
                 done.append(known)
     yield from done
@@ -186,7 +190,8 @@ def train_group(group: Sequence[Job], data: Path | None, device: torch.device, w
         watch(Report(name, len(group), done, total, what, time.perf_counter() - began))
 
     try:
-        return Trainer(cells_of(group, data), device).run(progress)
+        observer = Keeper([job.artifacts for job in group]) if any(job.artifacts for job in group) else None
+        return Trainer(cells_of(group, data), device).run(progress, observer=observer)
     except Diverged as error:
         return [Outcome(diverged=str(error)) for _ in group]
 

@@ -18,6 +18,7 @@ from reprise.errors import Diverged
 from reprise.evaluate import Evaluator, Scores
 from reprise.feed import Feed
 from reprise.ledger import bytes_kept, make_memory, make_reader, model_bytes, quota_of
+from reprise.observe import Observer
 from reprise.plan import Draws, Plan, draw_order, draw_plan, draw_reservoir_replay
 from reprise.remember import remember
 from reprise.stepper import Steppers
@@ -98,10 +99,16 @@ class Trainer:
         self.evaluator = Evaluator(self.engine, self.tests, self.memory)
         self.outcomes = [Outcome(bytes=self._ledger(lane)) for lane in range(len(cells))]
         self.cursor = Cursor()
+        self.observer = Observer()
         self.spent = {"train": 0.0, "end_task": 0.0, "evaluate": 0.0}
 
     # ---- the run
-    def run(self, progress: Progress | None = None, pause: Pause | None = None) -> list[Outcome]:
+    def run(
+        self,
+        progress: Progress | None = None,
+        pause: Pause | None = None,
+        observer: Observer | None = None,
+    ) -> list[Outcome]:
         """Train from the cursor to the end, or to the first step after which `pause` says so.
 
         Everything random is named and everything that changes is in `checkpoint.capture`: a run that is paused,
@@ -109,6 +116,7 @@ class Trainer:
         """
         began = time.perf_counter()
         tell = progress or (lambda done, total, what: None)
+        self.observer = observer or self.observer
         tasks = len(self.stream.tasks)
         orders = [self._orders(i, phase) for i, phase in enumerate(self.phases)]
         lengths = [len(order[0]) for order in orders]
@@ -132,6 +140,8 @@ class Trainer:
             self._timed("end_task", self._end_task, phase, orders[i])
             self._append_row(self._evaluate(range(phase.last + 1)), tasks - phase.last - 1)
             self.cursor = Cursor(i + 1, 0)
+            self.observer.task_ended(self, i)
+        self.observer.ended(self)
         self._finish(time.perf_counter() - began)
         return self.outcomes
 
@@ -243,7 +253,7 @@ class Trainer:
     def _log(self, i: int, phase: Phase, first: int, losses: Tensor) -> None:
         """Write down the mean loss since the last look [steps, (lanes)], and stop what is no longer finite."""
         table = losses.float().cpu().numpy().reshape(len(losses), -1)
-        for cell, outcome, column in zip(self.cells, self.outcomes, table.T, strict=True):
+        for lane, (cell, outcome, column) in enumerate(zip(self.cells, self.outcomes, table.T, strict=True)):
             finite = np.isfinite(column)
             if outcome.diverged is None and not finite.all():
                 step = first + int(finite.argmin())
@@ -260,6 +270,7 @@ class Trainer:
                         "loss": float(column.mean()),
                     }
                 )
+                self.observer.logged(self, lane, outcome.log[-1])
         if all(outcome.diverged for outcome in self.outcomes):
             raise Diverged(self.outcomes[0].diverged)
 

@@ -1,0 +1,204 @@
+"""What a run may leave beside its record: features, dense predictions, the memory. Plain .npz files, off by default.
+
+features-JJ.npz   `then` [n, d]: features of task JJ's first test examples right after it was learnt
+features-end.npz  `now_JJ` [n, d]: those of the same examples at the end; `names` of the tasks
+predictions.npz   of each dense task JJ `x_JJ` `y_JJ` `p_JJ` and, where there is one, `mask_JJ`; `names`, `tasks`
+memory.npz        `x` [rows, ...] as stored, `task` [rows], `label` [rows] (text), `names`
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reprise.errors import InputError
+from reprise.method import Method
+from reprise.net import Net
+from reprise.observe import Observer
+from reprise.tasks import Segment
+from reprise.types import Batch, Tree
+
+if TYPE_CHECKING:
+    from reprise.train import Trainer
+
+ArtifactKind = Literal["features", "predictions", "memory"]
+KINDS: tuple[str, ...] = get_args(ArtifactKind)
+EXAMPLES = 200
+"""Test examples of a task whose features are kept."""
+SHOWN = 4
+"""Test examples of a dense task whose predictions are kept."""
+ROWS = 40
+"""Remembered examples of a task that are kept."""
+LAST_FILES = {"features": "features-end.npz", "predictions": "predictions.npz", "memory": "memory.npz"}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a run is asked to leave, and where."""
+
+    folder: Path
+    kinds: tuple[str, ...]
+
+    def there(self) -> bool:
+        """Whether a finished run has left it all."""
+        return all((self.folder / LAST_FILES[kind]).exists() for kind in self.kinds)
+
+
+def check_kinds(kinds: Sequence[str]) -> tuple[str, ...]:
+    for kind in kinds:
+        if kind not in KINDS:
+            raise InputError(f"artifacts: {kind!r} is not known; choose from {', '.join(KINDS)}.")
+    return tuple(dict.fromkeys(kinds))
+
+
+class Keeper(Observer):
+    """Writes what each lane is asked to leave; None asks for nothing."""
+
+    def __init__(self, wanted: Sequence[Wanted | None]) -> None:
+        self.wanted = wanted
+
+    def task_ended(self, trainer: Trainer, phase: int) -> None:
+        if len(trainer.phases) > 1 and self._asked("features"):
+            task = trainer.phases[phase].last
+            self._write("features", f"features-{task:02d}.npz", [{"then": f} for f in _features(trainer, task)])
+
+    def ended(self, trainer: Trainer) -> None:
+        lanes, names = range(len(trainer.cells)), np.array([task.name for task in trainer.stream.tasks])
+        if self._asked("features"):
+            tables: list[dict[str, np.ndarray]] = [{"names": names} for _ in lanes]
+            for task in range(len(names)) if len(trainer.phases) > 1 else ():
+                for table, features in zip(tables, _features(trainer, task), strict=True):
+                    table[f"now_{task:02d}"] = features
+            self._write("features", LAST_FILES["features"], tables)
+        if self._asked("predictions"):
+            self._write("predictions", LAST_FILES["predictions"], _predictions(trainer, names))
+        if self._asked("memory"):
+            self._write("memory", LAST_FILES["memory"], [_memory(trainer, lane, names) for lane in lanes])
+
+    def _asked(self, kind: str) -> bool:
+        return any(wanted is not None and kind in wanted.kinds for wanted in self.wanted)
+
+    def _write(self, kind: str, name: str, tables: Sequence[dict[str, np.ndarray]]) -> None:
+        for wanted, table in zip(self.wanted, tables, strict=True):
+            if wanted is not None and kind in wanted.kinds:
+                write_arrays(wanted.folder / name, table)
+
+
+def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """The whole file or nothing."""
+    partial = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise InputError(f"artifacts: {path} cannot be written ({error.strerror}); make room there.") from None
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} is no readable .npz file ({error}); remove its run's folder.") from None
+
+
+def read_features(folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Features then and now [n, d] by task name, in the order of the tasks; nothing where a run left none."""
+    if not (folder / LAST_FILES["features"]).exists():
+        return {}
+    end = read_arrays(folder / LAST_FILES["features"])
+    found = {}
+    for task, name in enumerate(end["names"]):
+        early = folder / f"features-{task:02d}.npz"
+        if f"now_{task:02d}" in end and early.exists():
+            found[str(name)] = (read_arrays(early)["then"], end[f"now_{task:02d}"])
+    return found
+
+
+# ---- what is looked at
+
+
+def _take(trainer: Trainer, task: int, count: int) -> Tree:
+    """The columns of a task's first test examples, all lanes."""
+    return next(trainer.engine.chunks(trainer.tests[task], min(count, len(trainer.tests[task]))))
+
+
+def _features(trainer: Trainer, task: int) -> list[np.ndarray]:
+    """By lane [n, d]: the encoder's answer in evaluation mode; maps are averaged over space."""
+    engine = trainer.engine
+    batch = engine.reader.batch(_take(trainer, task, EXAMPLES), task)
+    found: Tensor = engine.compute(_pooled_features, batch)
+    return _by_lane(trainer, found.float())
+
+
+def _pooled_features(net: Net, batch: Batch) -> Tensor:
+    features = net(batch.x, batch.task).features
+    return features.flatten(2).mean(2) if features.dim() > 2 else features
+
+
+def _predictions(trainer: Trainer, names: np.ndarray) -> list[dict[str, np.ndarray]]:
+    engine = trainer.engine
+    dense = [j for j, kind in enumerate(engine.kinds[: len(names)]) if kind.dense and not engine.reader.shared_head]
+    tables = [{"names": names[dense], "tasks": np.array(dense, dtype=np.int64)} for _ in trainer.cells]
+    for task in dense:
+        columns = _take(trainer, task, SHOWN)
+        memory = trainer.memory.columns(task) if trainer.memory is not None else {}
+        batch = engine.reader.batch(columns, task)
+        answer: Tensor = engine.compute(partial(_answer, engine.method), batch, memory)
+        if isinstance(engine.kinds[task], Segment):
+            answer = answer.argmax(-3).to(torch.uint8)
+        found = {"x": columns["x"], "y": columns["y"], "p": answer}
+        if "mask" in columns:
+            found["mask"] = columns["mask"]
+        for name, tensor in found.items():
+            for table, array in zip(tables, _by_lane(trainer, _small(tensor)), strict=True):
+                table[f"{name}_{task:02d}"] = array
+    return tables
+
+
+def _answer(method: Method, net: Net, batch: Batch, memory: Tree) -> Tensor:
+    return method.predict(net, batch.x, batch.task, memory)
+
+
+def _small(tensor: Tensor) -> Tensor:
+    """Pictures need no more than half precision."""
+    return tensor.half() if tensor.is_floating_point() else tensor
+
+
+def _memory(trainer: Trainer, lane: int, names: np.ndarray) -> dict[str, np.ndarray]:
+    """The first remembered rows of each task: they stand in the order of their importance."""
+    inputs, tasks, labels = [], [], []
+    classes = trainer.cells[lane].stream.class_names
+    for task in range(len(names)) if trainer.memory is not None else ():
+        shelf = trainer.memory.shelf(task)
+        for row in shelf.rows_of(lane, task)[:ROWS]:
+            x = shelf.columns["x"]
+            inputs.append((x[lane, row] if shelf.stacked else x[row]).cpu().numpy())
+            tasks.append(task)
+            own = int(shelf.label[lane, row])
+            # Labels count over all tasks where one head answers for all of them.
+            labels.append(classes[task][own % len(classes[task])] if own >= 0 and classes else "")
+    return {
+        "x": np.stack(inputs) if inputs else np.zeros((0, 3, 1, 1), np.uint8),
+        "task": np.array(tasks, dtype=np.int64),
+        "label": np.array(labels, dtype=np.str_),
+        "names": names,
+    }
+
+
+def _by_lane(trainer: Trainer, tensor: Tensor) -> list[np.ndarray]:
+    array = tensor.cpu().numpy()
+    return list(array) if trainer.stacked else [array]

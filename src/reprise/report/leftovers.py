@@ -1,0 +1,184 @@
+"""What runs left beside their records: drift panels and their numbers, prediction grids, what the memory holds."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from reprise import drift
+from reprise.artifacts import LAST_FILES, read_arrays, read_features
+from reprise.report.curves import short_names
+from reprise.report.pictures import Picture, show_input, show_target
+from reprise.report.read import Group
+from reprise.report.sections import Section, method_name
+from reprise.report.text import Table
+
+GENERATED = ("split-shapes", "rooms")
+"""Streams whose pictures are our own: those of others are shown only when asked for."""
+PANELS = 3
+"""Tasks of a group whose features are drawn."""
+ROWS_SHOWN = 2
+"""Examples of a task in a prediction grid."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Features of one task in one embedding [n, 2]: right after the task, and the same examples at the end."""
+
+    title: str
+    then: np.ndarray
+    now: np.ndarray
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Pictures in rows under headings."""
+
+    title: str
+    headings: list[str]
+    rows: list[list[Picture]]
+
+
+@dataclass(frozen=True)
+class ShelfTask:
+    name: str
+    count: int
+    pictures: list[Picture]
+
+
+@dataclass(frozen=True)
+class ShelfView:
+    """The memory of one run, task by task."""
+
+    title: str
+    tasks: list[ShelfTask]
+
+
+# ---- drift
+
+
+def drift_panels(sections: Sequence[Section]) -> list[Panel]:
+    """The first seed's features of the first task, and of tasks a third and two thirds into the sequence."""
+    panels = []
+    for section in sections:
+        groups = [group for group in section.groups if _feature_sets(group)]
+        for group, name in zip(groups, short_names(groups), strict=True):
+            features = _feature_sets(group)[0]
+            tasks = list(features)
+            chosen = sorted({len(tasks) * part // PANELS for part in range(PANELS)})
+            for task in chosen:
+                then, now = features[tasks[task]]
+                both = embed(np.concatenate([then, now]))
+                title = f"{section.title} — {name}, {tasks[task]}"
+                panels.append(Panel(title, both[: len(then)], both[len(then) :]))
+    return panels
+
+
+def _feature_sets(group: Group) -> list[dict[str, tuple[np.ndarray, np.ndarray]]]:
+    sets = [read_features(run.artifacts) for run in group.runs if run.artifacts is not None]
+    return [features for features in sets if features]
+
+
+def embed(points: np.ndarray) -> np.ndarray:
+    """One t-SNE embedding [n, 2] of all points together; the same points give the same picture."""
+    from openTSNE import TSNE  # slow to import, and only needed where runs left features
+
+    perplexity = min(30.0, (len(points) - 1) / 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fitted = TSNE(perplexity=perplexity, random_state=0, n_jobs=1, negative_gradient_method="bh")
+        return np.asarray(fitted.fit(np.asarray(points, dtype=np.float64)))
+
+
+def drift_table(sections: Sequence[Section]) -> Table:
+    """Relative drift, CKA and MMD of every task, mean over seeds."""
+    rows, sort = [], []
+    for section in sections:
+        for group in section.groups:
+            sets = _feature_sets(group)
+            for task in sets[0] if sets else ():
+                pairs = [features[task] for features in sets if task in features]
+                numbers = [
+                    float(np.mean([measure(then, now) for then, now in pairs]))
+                    for measure in (drift.relative_drift, drift.linear_cka, drift.mmd)
+                ]
+                rows.append([section.title, group.name, task, str(len(pairs)), *(f"{n:.3f}" for n in numbers)])
+                sort.append([None, None, None, float(len(pairs)), *numbers])
+    headings = ["stream", "run", "task", "seeds", "relative drift", "linear CKA", "MMD"]
+    return Table("drift", "Feature drift from the end of each task to the end of the run", headings, rows, sort)
+
+
+# ---- pictures
+
+
+def allowed(group: Group, embed_images: bool) -> bool:
+    return embed_images or group.stream in GENERATED
+
+
+def _shown(sections: Sequence[Section], kind: str, embed_images: bool) -> Iterator[tuple[Section, Group, dict]]:
+    """The groups whose pictures may be shown, with the file of their first seed that has one."""
+    for section in sections:
+        for group in section.groups:
+            paths = [run.artifacts / LAST_FILES[kind] for run in group.runs if run.artifacts is not None]
+            there = [path for path in paths if path.exists()]
+            if there and allowed(group, embed_images):
+                yield section, group, read_arrays(there[0])
+
+
+def prediction_grids(sections: Sequence[Section], embed_images: bool) -> list[Grid]:
+    """For each dense task: input, truth, and the answers of each method's first group, at the end of the sequence."""
+    by_section: dict[str, dict[str, tuple[Group, dict]]] = {}
+    for section, group, arrays in _shown(sections, "predictions", embed_images):
+        if len(arrays["tasks"]):
+            by_section.setdefault(section.title, {}).setdefault(group.method, (group, arrays))
+    grids = []
+    for title, methods in by_section.items():
+        _, first = next(iter(methods.values()))
+        for number, name in zip(first["tasks"], first["names"], strict=True):
+            key = f"{number:02d}"
+            headings = ["input", "truth", *map(method_name, methods)]
+            rows = []
+            for row in range(min(ROWS_SHOWN, len(first[f"x_{key}"]))):
+                truth = first[f"y_{key}"][row]
+                mask = first[f"mask_{key}"][row] if f"mask_{key}" in first else None
+                cells = [show_input(first[f"x_{key}"][row], f"{name}: input {row + 1}")]
+                cells.append(show_target(truth, truth, mask, f"{name}: truth"))
+                for method, (_, arrays) in methods.items():
+                    about = f"{name}: {method_name(method)}"
+                    cells.append(show_target(arrays[f"p_{key}"][row], truth, None, about))
+                rows.append(cells)
+            grids.append(Grid(f"{title} — {name}", headings, rows))
+    return grids
+
+
+def memory_shelves(sections: Sequence[Section], embed_images: bool) -> list[ShelfView]:
+    shelves = []
+    for section, group, arrays in _shown(sections, "memory", embed_images):
+        tasks = []
+        for task, name in enumerate(arrays["names"]):
+            rows = np.flatnonzero(arrays["task"] == task)
+            pictures = [
+                show_input(arrays["x"][row], str(arrays["label"][row]) or f"{name}, row {row + 1}") for row in rows
+            ]
+            if pictures:
+                tasks.append(ShelfTask(str(name), len(rows), pictures))
+        if tasks:
+            shelves.append(ShelfView(f"{section.title} — {group.name}", tasks))
+    return shelves
+
+
+def why_missing(groups: Sequence[Group], kind: str, what: str) -> str:
+    """One plain line in place of a section that cannot be filled."""
+    there = [
+        group
+        for group in groups
+        if any(run.artifacts is not None and (run.artifacts / LAST_FILES[kind]).exists() for run in group.runs)
+    ]
+    if kind != "features" and there and not any(group.stream in GENERATED for group in there):
+        return f"{what}: pictures of {there[0].stream} are embedded only with --embed-images."
+    if there:
+        return f"{what}: the runs in this store have none to show."
+    return f"{what}: no run in this store left any; add --artifacts {kind} to `reprise run`."
