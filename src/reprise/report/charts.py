@@ -49,7 +49,7 @@ def make_charts(sections: Sequence[Section]) -> list[Chart]:
             "sequence",
             "Over the sequence",
             "The mean over the tasks seen so far, after each task; the band is one deviation over seeds. One group "
-            "of runs for each method and memory size, that of the most usual settings. Click a name to hide it.",
+            "of runs for each method and memory size, that nearest to the default settings. Click a name to hide it.",
             [view for section in sections for view in _sequence(section)],
         ),
         Chart(
@@ -116,7 +116,7 @@ def _sequence(section: Section) -> list[View]:
         x = list(range(1, len(mean) + 1))
         if len(group.runs) > 1:
             band = {"x": x + x[::-1], "y": _round([*(mean + std), *(mean - std)[::-1]]), "fill": "toself"}
-            band |= {"fillcolor": ink, "opacity": 0.12, "line": {"width": 0}, "hoverinfo": "skip"}
+            band |= {"fillcolor": ink, "opacity": 0.12, "line": {"width": 0}, "hoverinfo": "skip", "mode": "lines"}
             data.append({**band, "showlegend": False, "legendgroup": name, "type": "scatter"})
         line = {"color": ink, "dash": dash, "width": 2}
         marker = {"size": 6, "symbol": symbol}
@@ -228,7 +228,7 @@ def _frontier_trace(
 def _byte_axis(nothing: float, largest: int) -> dict[str, Any]:
     """A logarithmic axis with a place for methods that keep nothing."""
     first = round(math.log10(nothing))
-    last = max(math.ceil(math.log10(max(largest, 10))), first + 2)
+    last = max(math.ceil(math.log10(max(largest, 10))), first + 1)
     ticks = [10.0**power for power in range(first, last + 1)]
     words = ["nothing", *(show_bytes(int(tick)).replace(".00", "").replace(".0", "") for tick in ticks[1:])]
     return {"type": "log", "tickvals": ticks, "ticktext": words, "range": [first - 0.3, last + 0.2]}
@@ -288,6 +288,8 @@ def _matrix(section: Section) -> list[View]:
             **{"colorbar": {"title": {"text": "accuracy, %" if accuracy else "loss ratio"}, "thickness": 12}},
             "hovertemplate": f"after %{{y}}, on %{{x}}: {unit}<extra></extra>",
         }
+        if len(table) <= 12:
+            heat |= {"texttemplate": "%{z:.0f}" if accuracy else "%{z:.1f}", "textfont": {"size": 11}}
         layout = {
             "xaxis": {"title": {"text": "evaluated on"}, "showgrid": False, "tickangle": -45},
             "yaxis": {"title": {"text": "after learning"}, "autorange": "reversed", "showgrid": False},

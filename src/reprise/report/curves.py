@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -53,24 +52,21 @@ def task_names(group: Group) -> list[str]:
     """The tasks' names where the sequence is one of the paper's, numbers elsewhere."""
     tasks = matrices(group).shape[-1]
     known = paper()["task_sequences"].get(f"sequence_{group.configuration.get('sequence')}", [])
-    return list(known) if len(known) == tasks else [f"task {j + 1}" for j in range(tasks)]
+    return list(known) if len(known) == tasks else [f"task-{j}" for j in range(tasks)]
 
 
 def main_groups(section: Section) -> list[Group]:
-    """One group for each method and m: that of the most usual settings."""
-    usual = Counter(
-        (name, repr(value)) for group in section.groups for name, value in group.configuration.items()
-    )
+    """One group for each method and m: that nearest to the default settings, of several the one with most runs."""
     best: dict[tuple[str, int | None], Group] = {}
     for group in section.groups:
         key = group.method, group.m
-        if key not in best or _weight(group, usual) > _weight(best[key], usual):
+        if key not in best or _rank(group) < _rank(best[key]):
             best[key] = group
     return list(best.values())
 
 
-def _weight(group: Group, usual: Counter[tuple[str, str]]) -> int:
-    return sum(usual[name, repr(value)] for name, value in group.configuration.items())
+def _rank(group: Group) -> tuple[int, int]:
+    return len(group.differing), -len(group.runs)
 
 
 def lam_fm_series(section: Section) -> list[list[Group]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from reprise import drift
 from reprise.artifacts import LAST_FILES, read_arrays, read_features
-from reprise.report.curves import short_names
+from reprise.report.curves import main_groups, short_names
 from reprise.report.pictures import Picture, show_input, show_target
 from reprise.report.read import Group
 from reprise.report.sections import Section, method_name
@@ -20,6 +20,7 @@ GENERATED = ("split-shapes", "rooms")
 """Streams whose pictures are our own: those of others are shown only when asked for."""
 PANELS = 3
 """Tasks of a group whose features are drawn."""
+MEASURES = {"drift": drift.relative_drift, "CKA": drift.linear_cka, "MMD": drift.mmd}
 ROWS_SHOWN = 2
 """Examples of a task in a prediction grid."""
 
@@ -28,9 +29,16 @@ ROWS_SHOWN = 2
 class Panel:
     """Features of one task in one embedding [n, 2]: right after the task, and the same examples at the end."""
 
-    title: str
+    run: str
+    task: str
     then: np.ndarray
     now: np.ndarray
+    numbers: str
+    """Drift, CKA and MMD of these very features."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.run}, {self.task}"
 
 
 @dataclass(frozen=True)
@@ -61,19 +69,22 @@ class ShelfView:
 
 
 def drift_panels(sections: Sequence[Section]) -> list[Panel]:
-    """The first seed's features of the first task, and of tasks a third and two thirds into the sequence."""
+    """The first seed's features of the first task, and of tasks a third and two thirds into the sequence.
+
+    One group for each method and m is drawn; the table has them all.
+    """
     panels = []
     for section in sections:
-        groups = [group for group in section.groups if _feature_sets(group)]
+        groups = [group for group in main_groups(section) if _feature_sets(group)]
         for group, name in zip(groups, short_names(groups), strict=True):
             features = _feature_sets(group)[0]
             tasks = list(features)
-            chosen = sorted({len(tasks) * part // PANELS for part in range(PANELS)})
-            for task in chosen:
-                then, now = features[tasks[task]]
+            for place in sorted({len(tasks) * part // PANELS for part in range(PANELS)}):
+                then, now = features[tasks[place]]
                 both = embed(np.concatenate([then, now]))
-                title = f"{section.title} — {name}, {tasks[task]}"
-                panels.append(Panel(title, both[: len(then)], both[len(then) :]))
+                numbers = " · ".join(f"{word} {measure(then, now):.2f}" for word, measure in MEASURES.items())
+                run = f"{section.title} — {name}"
+                panels.append(Panel(run, tasks[place], both[: len(then)], both[len(then) :], numbers))
     return panels
 
 
@@ -103,7 +114,7 @@ def drift_table(sections: Sequence[Section]) -> Table:
                 pairs = [features[task] for features in sets if task in features]
                 numbers = [
                     float(np.mean([measure(then, now) for then, now in pairs]))
-                    for measure in (drift.relative_drift, drift.linear_cka, drift.mmd)
+                    for measure in MEASURES.values()
                 ]
                 rows.append([section.title, group.name, task, str(len(pairs)), *(f"{n:.3f}" for n in numbers)])
                 sort.append([None, None, None, float(len(pairs)), *numbers])

@@ -20,8 +20,8 @@ from reprise.report.charts import Chart, View, make_charts
 from reprise.report.leftovers import Panel
 from reprise.report.read import Found
 from reprise.report.sections import Section
-from reprise.report.sheets import NOT_COMPARABLE, Filled
-from reprise.report.text import Table, section_table, sheet_table
+from reprise.report.sheets import NOT_COMPARABLE, Entry, Filled
+from reprise.report.text import section_table, slug
 from reprise.values import show_value
 
 MARKS = {
@@ -29,14 +29,33 @@ MARKS = {
     **{NOT_COMPARABLE: "plain", "one seed": "plain"},
 }
 """How verdicts are coloured."""
+PARTS = {
+    **{"split_cifar": "Split-CIFAR", "split_miniimagenet": "Split-miniImageNet"},
+    **{"sequence_1": "Taskonomy, sequence 1", "sequence_2": "Taskonomy, sequence 2"},
+}
 PLACE = ("commit", "device_name", "device", "torch", "python", "numpy", "system", "threads")
 """What is said of where a run took place, in this order."""
 
 
 @dataclass(frozen=True)
 class PanelView:
+    """A panel as the page shows it."""
+
     title: str
+    numbers: str
     chart: Chart
+
+
+@dataclass(frozen=True)
+class SheetCell:
+    """A number of the paper beside ours."""
+
+    measured: str
+    printed: str
+    more: str
+    verdict: str
+    mark: str
+    sort: float | None
 
 
 def make_page(
@@ -44,8 +63,11 @@ def make_page(
 ) -> str:
     """The page's HTML. Everything that comes from records is escaped by the template."""
     charts = make_charts(sections)
-    panel_views = [PanelView(panel.title, _panel_chart(i, panel)) for i, panel in enumerate(panels)]
-    drawn = [*charts, *(view.chart for view in panel_views)]
+    panel_runs: dict[str, list[PanelView]] = {}
+    for index, panel in enumerate(panels):
+        view = PanelView(panel.task, panel.numbers, _panel_chart(index, panel))
+        panel_runs.setdefault(panel.run, []).append(view)
+    drawn = [*charts, *(view.chart for views in panel_runs.values() for view in views)]
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
     template = environment.from_string(_asset("page.html"))
     return template.render(
@@ -56,11 +78,10 @@ def make_page(
         js=Markup(_asset("page.js")),
         plotly=Markup(packed_plotly()),
         data=_json({"charts": [asdict(chart) for chart in drawn]}),
-        marks=MARKS,
         tables=[section_table(section) for section in sections],
-        sheets=[(sheet_table(one), _coverage(one)) for one in filled],
+        sheets=[_sheet(one) for one in filled],
         charts=charts,
-        panels=panel_views,
+        panels=panel_runs,
         drift_table=leftovers.drift_table(sections),
         grids=leftovers.prediction_grids(sections, embed_images),
         shelves=leftovers.memory_shelves(sections, embed_images),
@@ -106,8 +127,44 @@ def _contents(paper: bool, charts: Sequence[Chart]) -> list[tuple[str, str]]:
     return [*links, ("drift", "Drift"), ("predictions", "Predictions"), ("memory", "Memory"), ("runs", "Runs")]
 
 
-def _coverage(filled: Filled) -> str:
-    return f"{filled.measured} of {len(filled.entries)} numbers measured"
+def _sheet(filled: Filled) -> dict[str, Any]:
+    """A table in the paper's own shape: a row a method or setting, a column a memory size and metric."""
+    parts = []
+    for part in filled.sheet.parts:
+        own = [entry for entry in filled.entries if entry.place.part == part]
+        columns = list(dict.fromkeys((entry.place.column, entry.metric.title) for entry in own))
+        rows: dict[str, dict[tuple[str, str], SheetCell]] = {}
+        for entry in own:
+            rows.setdefault(entry.place.row, {})[entry.place.column, entry.metric.title] = _sheet_cell(entry)
+        headings = [f"{_memory(column)}{metric}" for column, metric in columns]
+        lines = [(row, [cells.get(column) for column in columns]) for row, cells in rows.items()]
+        name = slug(f"{filled.sheet.name} {part}")
+        parts.append({"id": name, "name": PARTS.get(part, part), "headings": headings, "rows": lines})
+    return {
+        "title": filled.sheet.title,
+        "said": f"{filled.measured} of {len(filled.entries)} numbers measured",
+        "baseline": filled.sheet.baseline,
+        "note": filled.sheet.note,
+        "parts": parts,
+    }
+
+
+def _memory(column: str) -> str:
+    return f"m = {column[1:]}: " if column[1:].isdigit() else ""
+
+
+def _sheet_cell(entry: Entry) -> SheetCell:
+    summary, group = entry.summary, entry.group
+    more = []
+    if group is not None:
+        more = [group.stream, f"{summary['n']} seed{'s' if summary['n'] != 1 else ''}"]
+        more += [f"Δ {entry.difference_text}"] if entry.difference is not None else []
+        more += [entry.settings_text] if entry.differing else []
+    verdict = entry.verdict if entry.printed is not None or group is not None else ""
+    mark = MARKS.get(verdict, "plain")
+    return SheetCell(
+        entry.measured_text, entry.printed_text, " · ".join(more), verdict, mark, summary["mean"]
+    )
 
 
 def _panel_chart(index: int, panel: Panel) -> Chart:

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from reprise.config import make_experiment
 from reprise.experiments import METRICS, Metric
 from reprise.experiments.tables import METHODS
+from reprise.methods import METHODS as OUR_METHODS
 from reprise.metrics import Summary, summarise
 from reprise.report.read import Group
 from reprise.report.statistics import Difference, paired
+from reprise.streams import STREAMS
 from reprise.values import show_value
 
 METHOD_NAMES = {ours: theirs for theirs, ours in METHODS.items()} | {"derpp": "DER++", "lwf": "LwF"}
@@ -77,18 +80,27 @@ def _sortable(values: dict[str, Any]) -> list[tuple[str, float, str]]:
 
 
 def _name(groups: Sequence[Group]) -> None:
-    """Name groups of one method by m and by the fields in which they differ."""
+    """Name groups of one method by m and by the fields in which they differ, where these are not the defaults."""
+    usual = defaults(groups[0])
     fields = [name for name in groups[0].configuration if name not in UNNAMED]
     varying = [
         name for name in fields if len({repr(group.configuration.get(name)) for group in groups}) > 1
     ]
     for group in groups:
-        group.differing = {name: group.configuration.get(name) for name in varying}
+        own = {name: group.configuration.get(name) for name in varying}
+        group.differing = {name: value for name, value in own.items() if name not in usual or usual[name] != value}
         parts = [method_name(group.method)]
         if group.m is not None:
             parts.append(f"m={group.m}")
         parts += [f"{name}={show_value(value)}" for name, value in group.differing.items()]
         group.name = " · ".join(parts)
+
+
+def defaults(group: Group) -> dict[str, Any]:
+    """What a group's fields are when nobody says anything; nothing for streams and methods we do not know."""
+    if group.stream not in STREAMS or group.method not in OUR_METHODS:
+        return {}
+    return make_experiment(group.stream, group.method, {}, STREAMS[group.stream].protocol).to_dict()
 
 
 def values_of(group: Group, metric: Metric) -> dict[int, float]:

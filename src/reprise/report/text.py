@@ -9,9 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reprise.report.read import Group
-from reprise.report.sections import Section, against_baseline, show_difference, show_summary, summary_of
+from reprise.report.sections import (
+    Section,
+    against_baseline,
+    method_name,
+    show_difference,
+    show_summary,
+    summary_of,
+)
 from reprise.report.sheets import Filled
-from reprise.values import show_bytes
+from reprise.values import show_bytes, show_value
 
 
 @dataclass(frozen=True)
@@ -25,43 +32,44 @@ class Table:
     sort: Sequence[Sequence[float | None]] = ()
     note: str = ""
 
+    @property
+    def numeric(self) -> list[bool]:
+        """Which columns are numbers."""
+        return [any(row[i] is not None for row in self.sort) for i in range(len(self.headings))]
+
 
 def section_table(section: Section) -> Table:
     """Every group of a section: its metrics over seeds, the paired difference in the first one, bytes and time."""
     metrics = section.metrics
     first = metrics[0] if metrics else None
-    headings = ["method", "settings", "m", "seeds", *(metric.title for metric in metrics)]
-    headings += [f"Δ {first.title}" if first else "Δ", "against", "kept", "seconds a run"]
+    headings = ["method", "m", "seeds", *(metric.title for metric in metrics)]
+    headings += [f"Δ {first.title}" if first else "Δ", "settings", "kept", "s / run", "Δ against"]
     rows, sort = [], []
     for group in section.groups:
         summaries = [summary_of(group, metric) for metric in metrics]
         against = against_baseline(group, section, first) if first else None
         kept = (group.records[0].get("bytes") or {}).get("total")
         seconds = _mean_seconds(group)
-        method, settings = (group.name.split(" · ") + [""])[0], _settings(group)
         rows.append(
             [
-                *(method, settings, "–" if group.m is None else str(group.m), str(len(group.runs))),
+                *(method_name(group.method), "–" if group.m is None else str(group.m), str(len(group.runs))),
                 *(show_summary(s, metric) for s, metric in zip(summaries, metrics, strict=True)),
                 show_difference(against[1], first) if against and first else "–",
-                against[0].name if against else "–",
+                ", ".join(f"{name}={show_value(value)}" for name, value in group.differing.items()),
                 "–" if kept is None else show_bytes(kept),
                 "–" if seconds is None else f"{seconds:.1f}",
+                against[0].name if against else "–",
             ]
         )
         sort.append(
             [
-                *(None, None, group.m, len(group.runs)),
+                *(None, group.m, len(group.runs)),
                 *(s["mean"] for s in summaries),
-                *(against[1].mean if against else None, None, kept, seconds),
+                *(against[1].mean if against else None, None, kept, seconds, None),
             ]
         )
     title = f"{section.title}: all runs"
     return Table(slug(f"runs {section.title}"), title, headings, rows, sort)
-
-
-def _settings(group: Group) -> str:
-    return ", ".join(part for part in group.name.split(" · ")[1:] if not part.startswith("m="))
 
 
 def _mean_seconds(group: Group) -> float | None:

@@ -38,13 +38,16 @@
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "closest",
       font: { family: getComputedStyle(document.body).fontFamily, size: width < 600 ? 11 : 13, color: css("--ink") },
       margin: small ? { l: 4, r: 4, t: 4, b: 4 } : { l: 56, r: 16, t: 12, b: 48 },
-      legend: width < 900 ? { orientation: "h", y: -0.22, yanchor: "top" } : { y: 1, yanchor: "top" },
+      legend: below(view, width) ? { orientation: "h", y: -0.22, yanchor: "top" } : { y: 1, yanchor: "top" },
       hoverlabel: { bgcolor: css("--panel"), bordercolor: css("--line"), font: { color: css("--ink") }, align: "left" },
       ...own,
     };
+    if (width < 600 && layout.xaxis?.dtick === 1) layout.xaxis = { ...layout.xaxis, dtick: 2, tick0: 1 };
     for (const name of ["xaxis", "yaxis", "yaxis2"]) if (layout[name]) layout[name] = axis(layout[name]);
     return layout;
   }
+  const named = (view) => view.data.filter((trace) => trace.showlegend !== false && trace.name);
+  const below = (view, width) => width < 900 || named(view).some((trace) => trace.name.length > 30);
   function draw(chart) {
     const figure = document.getElementById("chart-" + chart.id), plot = figure.querySelector(".plot");
     const view = chart.views[shown.get(chart.id) || 0];
@@ -52,8 +55,8 @@
     const width = plot.clientWidth;
     const traces = view.data.map((trace) => JSON.parse(JSON.stringify(trace).replaceAll("var(--then)", css("--then")).replaceAll("var(--now)", css("--now"))));
     // A long legend below a narrow chart must not squeeze it: the figure grows instead.
-    const names = traces.filter((trace) => trace.showlegend !== false && trace.name).length;
-    if (!view.layout.small) plot.style.height = width < 900 && names > 4 && !view.layout.square ? `${25 + 1.3 * names}rem` : "";
+    const names = named(view).length;
+    if (!view.layout.small) plot.style.height = below(view, width) && names > 4 && !view.layout.square ? `${25 + 1.2 * names}rem` : "";
     return Plotly.react(plot, traces, layoutOf(chart, view, width), { displayModeBar: false, responsive: true })
       .then(() => plot.classList.add("drawn"));
   }
