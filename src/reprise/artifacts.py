@@ -1,8 +1,7 @@
-"""What a run may leave beside its record: features, dense predictions, the memory. Plain .npz files, off by default.
+"""What a run may leave beside its record: features, and what the memory holds. Plain .npz files, off by default.
 
 features-JJ.npz   `then` [n, d]: features of task JJ's first test examples right after it was learnt
 features-end.npz  `now_JJ` [n, d]: those of the same examples at the end; `names` of the tasks
-predictions.npz   of each dense task JJ `x_JJ` `y_JJ` `p_JJ` and, where there is one, `mask_JJ`; `names`, `tasks`
 memory.npz        `x` [rows, ...] as stored, `task` [rows], `label` [rows] (text), `names`
 """
 
@@ -12,33 +11,27 @@ import os
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from reprise.errors import InputError
-from reprise.method import Method
 from reprise.net import Net
 from reprise.observe import Observer
-from reprise.tasks import Segment
 from reprise.types import Batch, Tree
 
 if TYPE_CHECKING:
     from reprise.train import Trainer
 
-ArtifactKind = Literal["features", "predictions", "memory"]
-KINDS: tuple[str, ...] = get_args(ArtifactKind)
+KINDS = ("features", "memory")
 EXAMPLES = 200
 """Test examples of a task whose features are kept."""
-SHOWN = 4
-"""Test examples of a dense task whose predictions are kept."""
 ROWS = 40
 """Remembered examples of a task that are kept."""
-LAST_FILES = {"features": "features-end.npz", "predictions": "predictions.npz", "memory": "memory.npz"}
+LAST_FILES = {"features": "features-end.npz", "memory": "memory.npz"}
+"""What is written last: a run that has it has left it all."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +62,9 @@ class Keeper(Observer):
     def task_ended(self, trainer: Trainer, phase: int) -> None:
         if len(trainer.phases) > 1 and self._asked("features"):
             task = trainer.phases[phase].last
-            self._write("features", f"features-{task:02d}.npz", [{"then": f} for f in _features(trainer, task)])
+            self._write(
+                "features", f"features-{task:02d}.npz", [{"then": f} for f in _features(trainer, task)]
+            )
 
     def ended(self, trainer: Trainer) -> None:
         lanes, names = range(len(trainer.cells)), np.array([task.name for task in trainer.stream.tasks])
@@ -79,8 +74,6 @@ class Keeper(Observer):
                 for table, features in zip(tables, _features(trainer, task), strict=True):
                     table[f"now_{task:02d}"] = features
             self._write("features", LAST_FILES["features"], tables)
-        if self._asked("predictions"):
-            self._write("predictions", LAST_FILES["predictions"], _predictions(trainer, names))
         if self._asked("memory"):
             self._write("memory", LAST_FILES["memory"], [_memory(trainer, lane, names) for lane in lanes])
 
@@ -104,7 +97,9 @@ def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
             os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
-        raise InputError(f"artifacts: {path} cannot be written ({error.strerror}); make room there.") from None
+        raise InputError(
+            f"artifacts: {path} cannot be written ({error.strerror}); make room there."
+        ) from None
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -149,41 +144,14 @@ def _pooled_features(net: Net, batch: Batch) -> Tensor:
     return features.flatten(2).mean(2) if features.dim() > 2 else features
 
 
-def _predictions(trainer: Trainer, names: np.ndarray) -> list[dict[str, np.ndarray]]:
-    engine = trainer.engine
-    dense = [j for j, kind in enumerate(engine.kinds[: len(names)]) if kind.dense and not engine.reader.shared_head]
-    tables = [{"names": names[dense], "tasks": np.array(dense, dtype=np.int64)} for _ in trainer.cells]
-    for task in dense:
-        columns = _take(trainer, task, SHOWN)
-        memory = trainer.memory.columns(task) if trainer.memory is not None else {}
-        batch = engine.reader.batch(columns, task)
-        answer: Tensor = engine.compute(partial(_answer, engine.method), batch, memory)
-        if isinstance(engine.kinds[task], Segment):
-            answer = answer.argmax(-3).to(torch.uint8)
-        found = {"x": columns["x"], "y": columns["y"], "p": answer}
-        if "mask" in columns:
-            found["mask"] = columns["mask"]
-        for name, tensor in found.items():
-            for table, array in zip(tables, _by_lane(trainer, _small(tensor)), strict=True):
-                table[f"{name}_{task:02d}"] = array
-    return tables
-
-
-def _answer(method: Method, net: Net, batch: Batch, memory: Tree) -> Tensor:
-    return method.predict(net, batch.x, batch.task, memory)
-
-
-def _small(tensor: Tensor) -> Tensor:
-    """Pictures need no more than half precision."""
-    return tensor.half() if tensor.is_floating_point() else tensor
-
-
 def _memory(trainer: Trainer, lane: int, names: np.ndarray) -> dict[str, np.ndarray]:
     """The first remembered rows of each task: they stand in the order of their importance."""
     inputs, tasks, labels = [], [], []
     classes = trainer.cells[lane].stream.class_names
-    for task in range(len(names)) if trainer.memory is not None else ():
-        shelf = trainer.memory.shelf(task)
+    memory = trainer.memory
+    for task in range(len(names)) if memory is not None else ():
+        assert memory is not None
+        shelf = memory.shelf(task)
         for row in shelf.rows_of(lane, task)[:ROWS]:
             x = shelf.columns["x"]
             inputs.append((x[lane, row] if shelf.stacked else x[row]).cpu().numpy())

@@ -46,5 +46,7 @@ def mmd(then: Features, now: Features) -> float:
 def _pair(then: Features, now: Features) -> tuple[Features, Features]:
     then, now = np.asarray(then, dtype=np.float64), np.asarray(now, dtype=np.float64)
     if then.shape != now.shape or then.ndim != 2 or len(then) < 2:
-        raise ValueError(f"features of the same 2 or more examples are needed, not {then.shape} and {now.shape}")
+        raise ValueError(
+            f"features of the same 2 or more examples are needed, not {then.shape} and {now.shape}"
+        )
     return then, now

@@ -5,6 +5,15 @@ from reprise.experiments.scales import SCALES, Scale, find_scale, scaled_m
 from reprise.experiments.tables import SHEETS
 
 __all__ = [
-    *("METRICS", "SCALES", "SHEETS", "Metric", "Place", "Printed", "Scale", "Sheet"),
-    *("find_scale", "printed_seeds", "scaled_m"),
+    "METRICS",
+    "SCALES",
+    "SHEETS",
+    "Metric",
+    "Place",
+    "Printed",
+    "Scale",
+    "Sheet",
+    "find_scale",
+    "printed_seeds",
+    "scaled_m",
 ]

@@ -8,8 +8,9 @@ from typing import Any
 
 from reprise.config import Experiment, make_experiment
 from reprise.errors import InputError
-from reprise.experiments.places import Place, Sheet, printed_seeds
-from reprise.streams import STREAMS
+from reprise.experiments.places import Place, printed_seeds
+from reprise.streams import stream_kind
+from reprise.streams.split import CLASSES_PER_TASK
 
 PAPER_CLASSES = 85
 """Classes of the paper's Split streams: m is a multiple of them."""
@@ -36,10 +37,11 @@ class Scale:
         own = {**place.fields, **self.fields.get(stream, {})}
         if "m" in own:
             own["m"] = scaled_m(self, place)
-        return make_experiment(stream, place.method, own, STREAMS[stream].protocol)
+        return make_experiment(stream, place.method, own, stream_kind(stream).protocol)
 
-    def seeds_of(self, sheet: Sheet) -> list[int]:
-        return list(range(self.seeds or max(printed_seeds(place.benchmark) for place in sheet.places)))
+    def seeds_of(self, place: Place) -> int:
+        """How many seeds a place is the mean of."""
+        return self.seeds or printed_seeds(place.benchmark)
 
 
 def scaled_m(scale: Scale, place: Place) -> int | None:
@@ -49,7 +51,7 @@ def scaled_m(scale: Scale, place: Place) -> int | None:
         return m
     if place.benchmark == "taskonomy":
         return m // MEMORY_SHARE
-    return m // PAPER_CLASSES * STREAMS[stream].tasks * 5
+    return m // PAPER_CLASSES * stream_kind(stream).tasks * CLASSES_PER_TASK
 
 
 _REAL = {

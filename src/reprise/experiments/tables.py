@@ -27,10 +27,12 @@ def taskonomy_1() -> Sheet:
     Command: `reprise reproduce taskonomy_1 --scale paper --data DIR`.
     Expected: replay (ER) forgets a fraction of what SGD and EWC do, more memory helps, Side-Tuning forgets nothing.
     """
-    table, places = printed_table("taskonomy_1"), []
+    table, places = printed_table("taskonomy_1"), list[Place]()
     for row in table["kind"]:
-        name, _, m = row.partition("-") if row.startswith("ER-") else (row, "", "256" if row == "A-GEM" else "")
-        fields: dict[str, Any] = {"sequence": 1} | ({"m": int(m)} if m else {})
+        name, _, m = (
+            row.partition("-") if row.startswith("ER-") else (row, "", "256" if row == "A-GEM" else "")
+        )
+        fields: dict[str, Any] = {"sequence": "1"} | ({"m": int(m)} if m else {})
         printed = {
             "storage": as_printed(table["extra_storage_gb"][row]),
             "model": as_printed(table["final_model_size_gb"][row]),
@@ -38,7 +40,9 @@ def taskonomy_1() -> Sheet:
             "dperf": as_printed(table["delta_performance_pct"][row]),
         }
         places.append(Place("sequence_1", row, "all", "taskonomy", METHODS[name], fields, printed))
-    note = "Storage in GB of 1e9 bytes; the paper counts the training data of a multi-task model as its storage."
+    note = (
+        "Storage in GB of 1e9 bytes; the paper counts the training data of a multi-task model as its storage."
+    )
     return Sheet("taskonomy_1", "Table 1: methods on Taskonomy", tuple(places), "SGD", note=note)
 
 
@@ -48,10 +52,10 @@ def taskonomy() -> Sheet:
     Command: `reprise reproduce taskonomy --scale paper --data DIR`.
     Expected: CAR forgets less than ER at every m, at a slightly larger performance drop; A-GEM lies between.
     """
-    places = []
+    places: list[Place] = []
     for part, rows in printed_table("taskonomy").items():
         for row, cells in rows.items():
-            own = {"sequence": int(part[-1])}
+            own = {"sequence": part[-1]}
             places += _taskonomy_row(part, row, METHODS[row], own, cells)
     return Sheet("taskonomy", "Table 2: two Taskonomy sequences", tuple(places), "ER", note=_LAM_FM_NOTE)
 
@@ -82,9 +86,9 @@ def taskonomy_compression() -> Sheet:
     Command: `reprise reproduce taskonomy_compression --scale paper --data DIR`.
     Expected: pooling over space and channels is the best compression, near uncompressed at a sixtieth of its bytes.
     """
-    places = []
+    places: list[Place] = []
     for row, cells in printed_table("taskonomy_compression").items():
-        own = {"sequence": 1, "compress": row}
+        own = {"sequence": "1", "compress": row}
         places += _taskonomy_row("sequence_1", row, "car", own, cells)
     return Sheet(
         "taskonomy_compression", "Table 4: compression techniques", tuple(places), "none", note=_LAM_FM_NOTE
@@ -110,9 +114,12 @@ def taskonomy_intermediate() -> Sheet:
     Command: `reprise reproduce taskonomy_intermediate --scale paper --data DIR`.
     Expected: storing intermediate layers too brings nothing consistent.
     """
-    places = []
+    places: list[Place] = []
     for row, cells in printed_table("taskonomy_intermediate").items():
-        own = {"sequence": 1, "compress": "intermediate" if row == "CAR_intermediate" else "spatial_channel"}
+        own = {
+            "sequence": "1",
+            "compress": "intermediate" if row == "CAR_intermediate" else "spatial_channel",
+        }
         places += _taskonomy_row("sequence_1", row, "car", own, cells)
     return Sheet("taskonomy_intermediate", "Intermediate layers", tuple(places), "CAR", note=_LAM_FM_NOTE)
 
@@ -123,9 +130,9 @@ def taskonomy_sensitivity_analysis() -> Sheet:
     Command: `reprise reproduce taskonomy_sensitivity_analysis --scale paper --data DIR`.
     Expected: the larger λ_fm, the less is forgotten, and at large m the less is learnt.
     """
-    places = []
+    places: list[Place] = []
     for row, cells in printed_table("taskonomy_sensitivity_analysis").items():
-        places += _taskonomy_row("sequence_1", row, "car", {"sequence": 1, "lam_fm": float(row)}, cells)
+        places += _taskonomy_row("sequence_1", row, "car", {"sequence": "1", "lam_fm": float(row)}, cells)
     return Sheet("taskonomy_sensitivity_analysis", "λ_fm on Taskonomy", tuple(places), "5.0")
 
 
@@ -145,7 +152,9 @@ def tsne() -> Sheet:
     Command: `reprise reproduce tsne --scale paper --data DIR --device cuda`.
     Expected: features drift under ER and less under CAR; those of the first task drift under both.
     """
-    places = [Place("split_cifar", row, "m85", "split_cifar", METHODS[row], {"m": 85}) for row in ("ER", "CAR")]
+    places = [
+        Place("split_cifar", row, "m85", "split_cifar", METHODS[row], {"m": 85}) for row in ("ER", "CAR")
+    ]
     title = "Figure 2: features right after a task and at the end"
     return Sheet("tsne", title, tuple(places), artifacts=("features", "memory"))
 
@@ -156,13 +165,13 @@ def predictions() -> Sheet:
     Command: `reprise reproduce predictions --scale paper --data DIR`.
     Expected: CAR's predictions on old tasks are nearer to the truth than ER's, SGD's are lost.
     """
-    rows = {"SGD": {}, "ER": {"m": 64}, "CAR": {"m": 64, "lam_fm": _lam_fm("m64")}}
+    rows: dict[str, dict[str, Any]] = {"SGD": {}, "ER": {"m": 64}, "CAR": {"m": 64, "lam_fm": _lam_fm("m64")}}
     places = [
-        Place("sequence_1", row, "m64", "taskonomy", METHODS[row], {"sequence": 1} | own)
+        Place("sequence_1", row, "m64", "taskonomy", METHODS[row], {"sequence": "1"} | own)
         for row, own in rows.items()
     ]
     title = "Figure 3: predictions after the whole sequence"
-    return Sheet("predictions", title, tuple(places), artifacts=("predictions", "memory", "features"))
+    return Sheet("predictions", title, tuple(places), artifacts=("memory",))
 
 
 SHEETS = {
@@ -175,7 +184,9 @@ SHEETS = {
 }
 """Every table and figure by name."""
 
-_LAM_FM_NOTE = "CAR's λ_fm is not printed for Taskonomy; that of each m is inferred from the sensitivity table."
+_LAM_FM_NOTE = (
+    "CAR's λ_fm is not printed for Taskonomy; that of each m is inferred from the sensitivity table."
+)
 
 
 def _lam_fm(column: str) -> float:
@@ -196,7 +207,7 @@ def _taskonomy_row(
 
 
 def _split_rows(table: str, what: Any) -> list[Place]:
-    places = []
+    places: list[Place] = []
     for row, parts in printed_table(table).items():
         method, own = what(row)
         for part, cells in parts.items():

@@ -61,8 +61,8 @@ def make_charts(sections: Sequence[Section]) -> list[Chart]:
         Chart(
             "frontier",
             "Forgetting against memory",
-            "What is forgotten against the bytes a method keeps besides its model: left and low is better. Lines join "
-            "one method's memory sizes; faint points are other settings. Bars are one deviation over seeds.",
+            "What is forgotten against the bytes a method keeps besides its model: left and low is better. Lines "
+            "join one method's memory sizes; faint points are other settings. Bars are one deviation over seeds.",
             [view for section in sections for view in _frontier(section)],
         ),
         Chart(
@@ -116,16 +116,29 @@ def _sequence(section: Section) -> list[View]:
         x = list(range(1, len(mean) + 1))
         if len(group.runs) > 1:
             band = {"x": x + x[::-1], "y": _round([*(mean + std), *(mean - std)[::-1]]), "fill": "toself"}
-            band |= {"fillcolor": ink, "opacity": 0.12, "line": {"width": 0}, "hoverinfo": "skip", "mode": "lines"}
+            band |= {
+                "fillcolor": ink,
+                "opacity": 0.12,
+                "line": {"width": 0},
+                "hoverinfo": "skip",
+                "mode": "lines",
+            }
             data.append({**band, "showlegend": False, "legendgroup": name, "type": "scatter"})
         line = {"color": ink, "dash": dash, "width": 2}
         marker = {"size": 6, "symbol": symbol}
         about = [f"± {value:.1f} over {len(group.runs)} seeds" for value in std]
         data.append(
             {
-                **{"type": "scatter", "mode": "lines+markers", "x": x, "y": _round(mean), "name": label(name)},
+                **{
+                    "type": "scatter",
+                    "mode": "lines+markers",
+                    "x": x,
+                    "y": _round(mean),
+                    "name": label(name),
+                },
                 **{"line": line, "marker": marker, "legendgroup": name, "text": about},
-                "hovertemplate": f"<b>{label(name)}</b><br>after %{{x}} tasks: %{{y:.2f}}{unit} %{{text}}<extra></extra>",
+                "hovertemplate": f"<b>{label(name)}</b><br>after %{{x}} tasks: %{{y:.2f}}{unit} %{{text}}"
+                "<extra></extra>",
             }
         )
     layout = {
@@ -195,7 +208,10 @@ def _frontier(section: Section) -> list[View]:
             if own:
                 data.append(_frontier_trace(method, sorted(own, key=lambda p: p[1]), metric, nothing, faint))
     layout = {
-        "xaxis": {"title": {"text": "kept besides the model"}, **_byte_axis(nothing, max(p[1] for p in shown))},
+        "xaxis": {
+            "title": {"text": "kept besides the model"},
+            **_byte_axis(nothing, max(p[1] for p in shown)),
+        },
         "yaxis": {"title": {"text": metric.title}, "rangemode": "tozero"},
         "hovermode": "closest",
     }
@@ -303,4 +319,3 @@ def _matrix(section: Section) -> list[View]:
 def _round(values: Any) -> list[float | None]:
     """Four digits, and null for what is not there: JSON has no NaN."""
     return [None if value is None or math.isnan(value) else float(f"{value:.4g}") for value in values]
-

@@ -16,7 +16,8 @@ Array = NDArray[np.float64]
 
 
 def has_accuracy(group: Group) -> bool:
-    return all((record["matrix"] or {}).get("accuracy") is not None for record in group.records)
+    """Whether every task is judged by it: of mixed tasks only the losses can be averaged."""
+    return all(record.get("accuracy") is not None for record in group.records)
 
 
 def matrices(group: Group) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -19,7 +20,7 @@ from reprise.report.text import slug
 from reprise.values import show_bytes
 
 LINES = ("-", "--", ":", "-.")
-LOOK = {
+LOOK: Any = {
     **{"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True},
     **{"grid.color": "#e4e4e4", "grid.linewidth": 0.6, "legend.frameon": False, "legend.fontsize": 8},
     # Names are text, never formulas: a `$` in one must not be read as mathematics.
@@ -35,7 +36,10 @@ def write_figures(
     with matplotlib.rc_context(LOOK), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         for name, figure in _figures(sections, panels, grids):
-            for ending, more in (("png", {"Software": None}), ("pdf", {"CreationDate": None, "Producer": None})):
+            for ending, more in (
+                ("png", {"Software": None}),
+                ("pdf", {"CreationDate": None, "Producer": None}),
+            ):
                 path = folder / f"{name}.{ending}"
                 figure.savefig(path, dpi=160, bbox_inches="tight", metadata=more)
                 written.append(path)
@@ -105,10 +109,15 @@ def _frontier(section: Section) -> Figure | None:
             [curves.kept_bytes(group) or 0 for group in groups],
             [s["mean"] or 0.0 for s in summaries],
             yerr=[s["std"] or 0.0 for s in summaries],
-            **{"color": colour(method), "marker": "o", "capsize": 2, "linewidth": 1.2},
+            color=colour(method),
+            marker="o",
+            capsize=2,
+            linewidth=1.2,
             label=groups[0].name.split(" · ")[0],
         )
-    smallest = min((b for groups in by_method.values() for g in groups if (b := curves.kept_bytes(g))), default=1000)
+    smallest = min(
+        (b for groups in by_method.values() for g in groups if (b := curves.kept_bytes(g))), default=1000
+    )
     axes.set_xscale("symlog", linthresh=smallest / 3, linscale=0.3)
     axes.xaxis.set_major_formatter(lambda value, _: show_bytes(int(value)) if value else "nothing")
     axes.set(xlabel="kept besides the model", ylabel=metric.title, title=section.title)
@@ -131,7 +140,9 @@ def _tradeoff(section: Section) -> Figure | None:
                 weights,
                 [s["mean"] or 0.0 for s in summaries],
                 yerr=[s["std"] or 0.0 for s in summaries],
-                **{"marker": "o", "capsize": 2, "color": f"C{place}"},
+                marker="o",
+                capsize=2,
+                color=f"C{place}",
                 label=" · ".join(rest),
             )
             axes.set_ylabel(metric.title)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from reprise.report.read import Group
 from reprise.report.sections import Section, method_name
 from reprise.report.text import Table
 
+Arrays = dict[str, np.ndarray]
 GENERATED = ("split-shapes", "rooms")
 """Streams whose pictures are our own: those of others are shown only when asked for."""
 PANELS = 3
@@ -116,10 +118,14 @@ def drift_table(sections: Sequence[Section]) -> Table:
                     float(np.mean([measure(then, now) for then, now in pairs]))
                     for measure in MEASURES.values()
                 ]
-                rows.append([section.title, group.name, task, str(len(pairs)), *(f"{n:.3f}" for n in numbers)])
+                rows.append(
+                    [section.title, group.name, task, str(len(pairs)), *(f"{n:.3f}" for n in numbers)]
+                )
                 sort.append([None, None, None, float(len(pairs)), *numbers])
     headings = ["stream", "run", "task", "seeds", "relative drift", "linear CKA", "MMD"]
-    return Table("drift", "Feature drift from the end of each task to the end of the run", headings, rows, sort)
+    return Table(
+        "drift", "Feature drift from the end of each task to the end of the run", headings, rows, sort
+    )
 
 
 # ---- pictures
@@ -129,40 +135,52 @@ def allowed(group: Group, embed_images: bool) -> bool:
     return embed_images or group.stream in GENERATED
 
 
-def _shown(sections: Sequence[Section], kind: str, embed_images: bool) -> Iterator[tuple[Section, Group, dict]]:
+FILES = {"memory": Path("artifacts", LAST_FILES["memory"]), "samples": Path("samples.npz")}
+"""Where a run's folder has pictures: of its memory, and of its final answers to a few test images."""
+
+
+def _shown(
+    sections: Sequence[Section], kind: str, embed_images: bool
+) -> Iterator[tuple[Section, Group, Arrays]]:
     """The groups whose pictures may be shown, with the file of their first seed that has one."""
     for section in sections:
         for group in section.groups:
-            paths = [run.artifacts / LAST_FILES[kind] for run in group.runs if run.artifacts is not None]
+            paths = [run.folder / FILES[kind] for run in group.runs if run.folder is not None]
             there = [path for path in paths if path.exists()]
             if there and allowed(group, embed_images):
                 yield section, group, read_arrays(there[0])
 
 
 def prediction_grids(sections: Sequence[Section], embed_images: bool) -> list[Grid]:
-    """For each dense task: input, truth, and the answers of each method's first group, at the end of the sequence."""
-    by_section: dict[str, dict[str, tuple[Group, dict]]] = {}
-    for section, group, arrays in _shown(sections, "predictions", embed_images):
-        if len(arrays["tasks"]):
-            by_section.setdefault(section.title, {}).setdefault(group.method, (group, arrays))
+    """For each dense task: input, truth, and the final answers of each method's first group."""
+    by_section: dict[str, dict[str, Arrays]] = {}
+    for section, group, arrays in _shown(sections, "samples", embed_images):
+        by_section.setdefault(section.title, {}).setdefault(group.method, arrays)
     grids = []
     for title, methods in by_section.items():
-        _, first = next(iter(methods.values()))
-        for number, name in zip(first["tasks"], first["names"], strict=True):
-            key = f"{number:02d}"
-            headings = ["input", "truth", *map(method_name, methods)]
-            rows = []
-            for row in range(min(ROWS_SHOWN, len(first[f"x_{key}"]))):
-                truth = first[f"y_{key}"][row]
-                mask = first[f"mask_{key}"][row] if f"mask_{key}" in first else None
-                cells = [show_input(first[f"x_{key}"][row], f"{name}: input {row + 1}")]
-                cells.append(show_target(truth, truth, mask, f"{name}: truth"))
-                for method, (_, arrays) in methods.items():
-                    about = f"{name}: {method_name(method)}"
-                    cells.append(show_target(arrays[f"p_{key}"][row], truth, None, about))
-                rows.append(cells)
-            grids.append(Grid(f"{title} — {name}", headings, rows))
+        first = next(iter(methods.values()))
+        names = [
+            key.removesuffix(".truth") for key in first if key.endswith(".truth") and first[key].ndim > 2
+        ]
+        for name in names:
+            rows = [
+                _grid_row(name, row, methods) for row in range(min(ROWS_SHOWN, len(first[f"{name}.truth"])))
+            ]
+            grids.append(Grid(f"{title} — {name}", ["input", "truth", *map(method_name, methods)], rows))
     return grids
+
+
+def _grid_row(name: str, row: int, methods: dict[str, Arrays]) -> list[Picture]:
+    first = next(iter(methods.values()))
+    truth = first[f"{name}.truth"][row]
+    mask = first[f"{name}.mask"][row] if f"{name}.mask" in first else None
+    cells = [show_input(first[f"{name}.input"][row], f"{name}: input {row + 1}")]
+    cells.append(show_target(truth, truth, mask, f"{name}: truth"))
+    for method, arrays in methods.items():
+        cells.append(
+            show_target(arrays[f"{name}.answer"][row], truth, None, f"{name}: {method_name(method)}")
+        )
+    return cells
 
 
 def memory_shelves(sections: Sequence[Section], embed_images: bool) -> list[ShelfView]:
@@ -172,7 +190,8 @@ def memory_shelves(sections: Sequence[Section], embed_images: bool) -> list[Shel
         for task, name in enumerate(arrays["names"]):
             rows = np.flatnonzero(arrays["task"] == task)
             pictures = [
-                show_input(arrays["x"][row], str(arrays["label"][row]) or f"{name}, row {row + 1}") for row in rows
+                show_input(arrays["x"][row], str(arrays["label"][row]) or f"{name}, row {row + 1}")
+                for row in rows
             ]
             if pictures:
                 tasks.append(ShelfTask(str(name), len(rows), pictures))
@@ -182,14 +201,14 @@ def memory_shelves(sections: Sequence[Section], embed_images: bool) -> list[Shel
 
 
 def why_missing(groups: Sequence[Group], kind: str, what: str) -> str:
-    """One plain line in place of a section that cannot be filled."""
-    there = [
-        group
-        for group in groups
-        if any(run.artifacts is not None and (run.artifacts / LAST_FILES[kind]).exists() for run in group.runs)
-    ]
-    if kind != "features" and there and not any(group.stream in GENERATED for group in there):
+    """One plain line in place of pictures that cannot be shown."""
+    folders = [(group, run.folder) for group in groups for run in group.runs if run.folder is not None]
+    there = [group for group, folder in folders if (folder / FILES[kind]).exists()]
+    if there and not any(group.stream in GENERATED for group in there):
         return f"{what}: pictures of {there[0].stream} are embedded only with --embed-images."
     if there:
         return f"{what}: the runs in this store have none to show."
-    return f"{what}: no run in this store left any; add --artifacts {kind} to `reprise run`."
+    way_out = (
+        "only runs on scene streams leave any" if kind == "samples" else "add --artifacts memory to a run"
+    )
+    return f"{what}: no run in this store left any; {way_out}."

@@ -59,7 +59,11 @@ class SheetCell:
 
 
 def make_page(
-    found: Found, sections: Sequence[Section], filled: Sequence[Filled], panels: Sequence[Panel], embed_images: bool
+    found: Found,
+    sections: Sequence[Section],
+    filled: Sequence[Filled],
+    panels: Sequence[Panel],
+    embed_images: bool,
 ) -> str:
     """The page's HTML. Everything that comes from records is escaped by the template."""
     charts = make_charts(sections)
@@ -86,8 +90,8 @@ def make_page(
         grids=leftovers.prediction_grids(sections, embed_images),
         shelves=leftovers.memory_shelves(sections, embed_images),
         missing={
-            "features": leftovers.why_missing(found.groups, "features", "Feature drift"),
-            "predictions": leftovers.why_missing(found.groups, "predictions", "Dense predictions"),
+            "features": "Feature drift: no run in this store left features; add --artifacts features to a run.",
+            "predictions": leftovers.why_missing(found.groups, "samples", "Dense predictions"),
             "memory": leftovers.why_missing(found.groups, "memory", "Memory"),
         },
         sections=[_described(section) for section in sections],
@@ -124,7 +128,13 @@ def _lead(found: Found, sections: Sequence[Section]) -> str:
 def _contents(paper: bool, charts: Sequence[Chart]) -> list[tuple[str, str]]:
     links = [("results", "Results")] + ([("paper", "Beside the paper")] if paper else [])
     links += [(chart.id, chart.title) for chart in charts]
-    return [*links, ("drift", "Drift"), ("predictions", "Predictions"), ("memory", "Memory"), ("runs", "Runs")]
+    return [
+        *links,
+        ("drift", "Drift"),
+        ("predictions", "Predictions"),
+        ("memory", "Memory"),
+        ("runs", "Runs"),
+    ]
 
 
 def _sheet(filled: Filled) -> dict[str, Any]:
@@ -217,4 +227,6 @@ def _places(runs: Sequence[Any]) -> list[str]:
         known = [f"{name} {where[name]}" for name in PLACE if where.get(name) is not None]
         text = ", ".join([*known, f"reprise {run.record.get('version')}", f"from {run.source}"])
         seeds.setdefault(text, []).append(run.record["seed"])
-    return [f"Seed{'s' if len(own) > 1 else ''} {', '.join(map(str, own))}: {text}" for text, own in seeds.items()]
+    return [
+        f"Seed{'s' if len(own) > 1 else ''} {', '.join(map(str, own))}: {text}" for text, own in seeds.items()
+    ]

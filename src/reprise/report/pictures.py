@@ -10,6 +10,9 @@ import numpy as np
 from matplotlib import colormaps
 from PIL import Image
 
+CLASS_COLOURS = 20
+"""Of matplotlib's map `tab20`, which takes a whole number for the place of a colour."""
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -37,8 +40,7 @@ def show_target(y: np.ndarray, truth: np.ndarray, mask: np.ndarray | None, about
     """A dense target or prediction. Classes [h, w] get colours of their own, one channel [1, h, w] a colour map, two
     or three channels are red, green, blue; values are stretched to the truth's range, so that errors can be seen."""
     if y.ndim == 2:
-        colours = (np.array(colormaps["tab20"].colors) * 255).astype(np.uint8)
-        pixels = colours[y.astype(np.int64) % len(colours)]
+        pixels = (colormaps["tab20"](y.astype(np.int64) % CLASS_COLOURS)[..., :3] * 255).astype(np.uint8)
     else:
         y, truth = y.astype(np.float64), truth.astype(np.float64)
         low, high = float(np.nanmin(truth)), float(np.nanmax(truth))

@@ -21,7 +21,12 @@ class Run:
 
     record: Record
     source: str
-    artifacts: Path | None = None
+    folder: Path | None = None
+
+    @property
+    def artifacts(self) -> Path | None:
+        """Where it left features and what its memory holds (artifacts.py)."""
+        return None if self.folder is None else self.folder / "artifacts"
 
 
 @dataclass
@@ -85,7 +90,9 @@ def read_sources(sources: Sequence[Path]) -> Found:
         group.runs.append(run)
     if not groups:
         where = ", ".join(map(str, sources))
-        raise InputError(f"store: {where} holds no record; name a folder that `reprise run` wrote, or a .jsonl file.")
+        raise InputError(
+            f"store: {where} holds no record; name a folder that `reprise run` wrote, or a .jsonl file."
+        )
     for group in groups.values():
         group.runs.sort(key=lambda run: run.record["seed"])
     return Found(list(groups.values()), repeated)
@@ -98,9 +105,7 @@ def _runs(source: Path) -> Iterator[Run]:
     if not source.is_dir():
         raise InputError(f"store: {source} does not exist; name a folder of records or a .jsonl file.")
     for path in sorted(source.glob("**/seed-*/record.json")):
-        artifacts = path.parent / "artifacts"
-        name = path.parent.parent.name
-        yield Run(_checked(read_json(path), path), name, artifacts if artifacts.is_dir() else None)
+        yield Run(_checked(read_json(path), path), path.parent.parent.name, path.parent)
     for path in sorted(source.glob("**/*.jsonl"), key=lambda path: path.with_suffix("")):
         if path.name != "log.jsonl":
             yield from _lines(path, str(path.relative_to(source)))

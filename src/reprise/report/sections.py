@@ -74,21 +74,19 @@ def _place(method: str, known: Sequence[str]) -> tuple[int, str]:
 
 
 def _sortable(values: dict[str, Any]) -> list[tuple[str, float, str]]:
-    return [
-        (name, float(v) if isinstance(v, int | float) else 0.0, str(v)) for name, v in values.items()
-    ]
+    return [(name, float(v) if isinstance(v, int | float) else 0.0, str(v)) for name, v in values.items()]
 
 
 def _name(groups: Sequence[Group]) -> None:
     """Name groups of one method by m and by the fields in which they differ, where these are not the defaults."""
     usual = defaults(groups[0])
     fields = [name for name in groups[0].configuration if name not in UNNAMED]
-    varying = [
-        name for name in fields if len({repr(group.configuration.get(name)) for group in groups}) > 1
-    ]
+    varying = [name for name in fields if len({repr(group.configuration.get(name)) for group in groups}) > 1]
     for group in groups:
         own = {name: group.configuration.get(name) for name in varying}
-        group.differing = {name: value for name, value in own.items() if name not in usual or usual[name] != value}
+        group.differing = {
+            name: value for name, value in own.items() if name not in usual or usual[name] != value
+        }
         parts = [method_name(group.method)]
         if group.m is not None:
             parts.append(f"m={group.m}")

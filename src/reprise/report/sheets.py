@@ -6,8 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reprise.experiments import METRICS, SCALES, SHEETS, Metric, Place, Printed, Scale, Sheet
-from reprise.experiments import printed_seeds, scaled_m
+from reprise.experiments import (
+    METRICS,
+    SCALES,
+    SHEETS,
+    Metric,
+    Place,
+    Printed,
+    Scale,
+    Sheet,
+    printed_seeds,
+    scaled_m,
+)
 from reprise.method import Method
 from reprise.methods import METHODS
 from reprise.metrics import Summary, summarise
@@ -88,9 +98,7 @@ def fill_sheet(sheet: Sheet, groups: Sequence[Group]) -> Filled:
         base = None
         if sheet.baseline not in (None, place.row):
             base = found.get((place.part, sheet.baseline, place.column))
-        entries += [
-            _entry(place, name, match, base[0] if base else None) for name in place.printed
-        ]
+        entries += [_entry(place, name, match, base[0] if base else None) for name in place.printed]
     return Filled(sheet, entries)
 
 
@@ -98,9 +106,7 @@ def place_key(place: Place) -> tuple[str, str | None, str]:
     return place.part, place.row, place.column
 
 
-def _entry(
-    place: Place, name: str, match: tuple[Group, dict[str, Any]] | None, base: Group | None
-) -> Entry:
+def _entry(place: Place, name: str, match: tuple[Group, dict[str, Any]] | None, base: Group | None) -> Entry:
     metric, printed = METRICS[name], place.printed[name]
     if match is None:
         return Entry(place, metric, printed, verdict="not run")
@@ -161,6 +167,10 @@ def differences(place: Place, scale: Scale, group: Group) -> dict[str, Any]:
     for name, value in group.configuration.items():
         if name in UNCOMPARED or expected.get(name) == "auto" or (settled and name in SETTLED):
             continue
-        if name in expected and expected[name] != value and name not in ("m_per_class", "m_per_task", "memory"):
+        if (
+            name in expected
+            and expected[name] != value
+            and name not in ("m_per_class", "m_per_task", "memory")
+        ):
             found[name] = value
     return found

@@ -114,7 +114,10 @@ def slug(text: str) -> str:
 
 def markdown(table: Table) -> str:
     lines = [f"## {_markdown_cell(table.title)}", ""]
-    lines += ["| " + " | ".join(map(_markdown_cell, table.headings)) + " |", "|" + "---|" * len(table.headings)]
+    lines += [
+        "| " + " | ".join(map(_markdown_cell, table.headings)) + " |",
+        "|" + "---|" * len(table.headings),
+    ]
     lines += ["| " + " | ".join(map(_markdown_cell, row)) + " |" for row in table.rows]
     if table.note:
         lines += ["", _markdown_cell(table.note)]
@@ -130,7 +133,14 @@ def _markdown_cell(text: str) -> str:
 _LATEX = {
     **{"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{"},
     **{"}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}"},
-    **{">": r"\textgreater{}", "±": r"$\pm$", "Δ": r"$\Delta$", "λ": r"$\lambda$", "·": r"$\cdot$", "–": "--"},
+    **{
+        ">": r"\textgreater{}",
+        "±": r"$\pm$",
+        "Δ": r"$\Delta$",
+        "λ": r"$\lambda$",
+        "·": r"$\cdot$",
+        "–": "--",
+    },
     **{"−": "$-$", "θ": r"$\theta$", "ℓ": r"$\ell$"},
 }
 
