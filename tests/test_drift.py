@@ -31,7 +31,7 @@ def test_linear_cka_by_hand() -> None:
 
 
 def test_mmd_by_hand() -> None:
-    """Clouds {0, 0} and {1, 1}: the six distances are 0, 0, 1, 1, 1, 1 with median 1, so k = 1 within and 1/e across."""
+    """Clouds {0, 0} and {1, 1}: six distances 0, 0, 1, 1, 1, 1 with median 1, so k = 1 within and 1/e across."""
     assert mmd(np.zeros((2, 1)), np.ones((2, 1))) == pytest.approx(math.sqrt(2 - 2 / math.e))
 
 

@@ -191,7 +191,7 @@ def train_group(group: Sequence[Job], data: Path | None, device: torch.device, w
 
     try:
         observer = Keeper([job.artifacts for job in group]) if any(job.artifacts for job in group) else None
-        return Trainer(cells_of(group, data), device).run(progress, observer=observer)
+        return Trainer(cells_of(group, data), device, observer=observer).run(progress)
     except Diverged as error:
         return [Outcome(diverged=str(error)) for _ in group]
 

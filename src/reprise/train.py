@@ -71,6 +71,7 @@ class Trainer:
         device: torch.device,
         stacked: bool | None = None,
         kernels: bool | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.own_methods = [cell.experiment.method for cell in cells]
         self.cells, self.device = under_one_method(cells), device
@@ -99,16 +100,11 @@ class Trainer:
         self.evaluator = Evaluator(self.engine, self.tests, self.memory)
         self.outcomes = [Outcome(bytes=self._ledger(lane)) for lane in range(len(cells))]
         self.cursor = Cursor()
-        self.observer = Observer()
+        self.observer = observer or Observer()
         self.spent = {"train": 0.0, "end_task": 0.0, "evaluate": 0.0}
 
     # ---- the run
-    def run(
-        self,
-        progress: Progress | None = None,
-        pause: Pause | None = None,
-        observer: Observer | None = None,
-    ) -> list[Outcome]:
+    def run(self, progress: Progress | None = None, pause: Pause | None = None) -> list[Outcome]:
         """Train from the cursor to the end, or to the first step after which `pause` says so.
 
         Everything random is named and everything that changes is in `checkpoint.capture`: a run that is paused,
@@ -116,7 +112,6 @@ class Trainer:
         """
         began = time.perf_counter()
         tell = progress or (lambda done, total, what: None)
-        self.observer = observer or self.observer
         tasks = len(self.stream.tasks)
         orders = [self._orders(i, phase) for i, phase in enumerate(self.phases)]
         lengths = [len(order[0]) for order in orders]
