@@ -53,7 +53,7 @@ def check_kinds(kinds: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(kinds))
 
 
-class Keeper(Observer):
+class ArtifactWriter(Observer):
     """Writes what each lane is asked to leave; None asks for nothing."""
 
     def __init__(self, wanted: Sequence[Wanted | None]) -> None:

@@ -56,7 +56,10 @@ class Request:
     @property
     def running(self) -> dict[str, Any]:
         s = self.setting
-        return {"seeds": s.seeds, "data": s.data, "device": s.device, "lanes": s.lanes}
+        return {
+            **{"seeds": s.seeds, "data": s.data, "device": s.device, "lanes": s.lanes},
+            **{"artifacts": s.artifacts, "log": s.log},
+        }
 
 
 def run(request: Request) -> None:

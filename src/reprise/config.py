@@ -151,6 +151,10 @@ class Setting:
     """where it is computed"""
     lanes: int | None = None
     """runs stacked in one process (default: up to 120 of those that fit on a GPU, one on a CPU)"""
+    artifacts: tuple[str, ...] = ()
+    """what runs leave beside their records for the report: features, memory (default: nothing)"""
+    log: tuple[str, ...] = ()
+    """tools that show curves while runs train: tensorboard, wandb (default: none)"""
 
     def __post_init__(self) -> None:
         if len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
-from reprise.artifacts import Wanted
 from reprise.config import Experiment
 from reprise.fill import Quota
 from reprise.ledger import quota_of
@@ -26,8 +26,12 @@ class Job:
     quota: Quota | None = None
     steps: int = 0
     """Of all its tasks together."""
-    artifacts: Wanted | None = None
-    """What it leaves beside its record."""
+    folder: Path | None = None
+    """Where its files go; None keeps nothing."""
+    artifacts: tuple[str, ...] = ()
+    """What it leaves there beside its record."""
+    log: tuple[str, ...] = ()
+    """Tools that show its curves while it trains."""
 
     @property
     def name(self) -> str:

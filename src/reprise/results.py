@@ -166,9 +166,8 @@ class Folder:
             raise InputError(f"{path} is no record of seed {seed}; remove it or name another folder.")
         return record
 
-    def artifacts(self, seed: int) -> Path:
-        """Where a run leaves what is no number."""
-        return self.path / f"seed-{seed}" / "artifacts"
+    def of_seed(self, seed: int) -> Path:
+        return self.path / f"seed-{seed}"
 
     def save(self, record: Record, log: list[dict[str, Any]]) -> None:
         """The record comes last: a folder that has one is complete."""

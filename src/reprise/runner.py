@@ -17,12 +17,14 @@ from typing import Any
 import torch
 
 from reprise import fit
-from reprise.artifacts import Keeper, Wanted, check_kinds
+from reprise.artifacts import ArtifactWriter, Wanted, check_kinds
 from reprise.build import Cell
 from reprise.config import Experiment
 from reprise.errors import Diverged, InputError
 from reprise.groups import Job, group_name, lane_groups, make_job
 from reprise.ledger import settle
+from reprise.loggers import check_loggers, make_loggers
+from reprise.observe import Observer, Several
 from reprise.progress import Notice, Outlook, Report, Watch
 from reprise.results import Folder, Record, environment, folder_of, make_record, trouble
 from reprise.streams import make_stream, stream_kind
@@ -65,14 +67,16 @@ def run_experiments(
     lanes: int | None = None,
     watch: Watch | None = None,
     artifacts: Sequence[str] = (),
+    log: Sequence[str] = (),
 ) -> Iterator[Record]:
     """Yield the record of every experiment and seed as it is known; what is on disk already is not run again.
 
     out        the folder of the one experiment
     store      a folder of such folders, for several
     artifacts  what each run leaves beside its record (artifacts.KINDS); a finished run that left none runs again
+    log        tools that show curves while runs train (loggers.LOGGERS)
     """
-    where, kinds = pick_device(device), check_kinds(artifacts)
+    where, kinds, tools = pick_device(device), check_kinds(artifacts), check_loggers(log)
     if store is not None and (store / "experiment.json").exists():
         raise InputError(f"out: {store} holds one experiment, no store of several; name another folder.")
     folders: dict[Experiment, Folder | None] = {}
@@ -95,9 +99,9 @@ def run_experiments(
             folder.open()
         for seed in seeds:
             known = None if folder is None else folder.record(seed)
-            wanted = Wanted(folder.artifacts(seed), kinds) if folder is not None and kinds else None
-            if known is None or not (wanted is None or wanted.there()):
-                todo.append(replace(jobs[settled], seed=seed, artifacts=wanted))
+            own = None if folder is None else folder.of_seed(seed)
+            if known is None or (own is not None and not artifacts_of(own, kinds).there()):
+                todo.append(replace(jobs[settled], seed=seed, folder=own, artifacts=kinds, log=tools))
             else:
                 done.append(known)
     yield from done
@@ -190,10 +194,25 @@ def train_group(group: Sequence[Job], data: Path | None, device: torch.device, w
         watch(Report(name, len(group), done, total, what, time.perf_counter() - began))
 
     try:
-        observer = Keeper([job.artifacts for job in group]) if any(job.artifacts for job in group) else None
-        return Trainer(cells_of(group, data), device, observer=observer).run(progress)
+        return Trainer(cells_of(group, data), device, observer=observer_of(group)).run(progress)
     except Diverged as error:
         return [Outcome(diverged=str(error)) for _ in group]
+
+
+def artifacts_of(folder: Path, kinds: Sequence[str]) -> Wanted:
+    return Wanted(folder / "artifacts", tuple(kinds))
+
+
+def observer_of(group: Sequence[Job]) -> Observer | None:
+    """Who looks on while a group trains: those who write what its runs leave, and tools that show their curves."""
+    places = [(job, job.folder) for job in group if job.folder is not None]
+    if len(places) < len(group) or not (group[0].artifacts or group[0].log):
+        return None
+    folders = [folder for _, folder in places]
+    writer = ArtifactWriter([artifacts_of(folder, job.artifacts) for job, folder in places])
+    return Several(
+        [writer, *make_loggers(group[0].log, folders, [job.experiment.to_dict() for job in group])]
+    )
 
 
 def set_arithmetic(precision: str, deterministic: bool = True) -> None:
