@@ -8,8 +8,10 @@ search    the 3 validation tasks, 8 seeds (--seeds 8): readings of CAR that the 
 distances the same tasks and seeds: distances, weights and learning rates
 readings  17 tasks, 5 seeds: what the search found worth reporting beside the default
 slower    17 tasks, 5 seeds: the same at the learning rate the search prefers
-grids     the validation tasks, 5 seeds: hyper-parameters of every method
-methods   17 tasks, 5 seeds, m = 85 and 425: every method (--chosen: with what the grids chose, a JSON file)
+grids     the validation tasks, 5 seeds: hyper-parameters of every method; chosen.json gets the best ones
+methods   17 tasks, 5 seeds, m = 85, 255 and 425: every method (--chosen FILE: as the grids chose; --second: only
+          those for which another rate than the paper's was better, with it)
+ablations 17 tasks, 5 seeds, m = 85 and 425: CAR's distances and weights
 
 Writes records.jsonl (one record a run) and time.json, and prints a table last. `--warm` first makes a few steps of
 every cell, so that kernels are compiled; the time is that of what follows.
@@ -28,6 +30,7 @@ from pathlib import Path
 import torch
 
 from reprise.config import make_experiment
+from reprise.errors import Diverged
 from reprise.metrics import summarise
 from reprise.runner import run_experiments
 from reprise.streams import STREAMS
@@ -35,7 +38,7 @@ from reprise.streams import STREAMS
 Settings = dict[str, object]
 SHOWN = (
     *("m", "lr", "distance", "lam_fm", "store", "old_heads", "bn", "replay"),
-    *("lam", "reference", "reg", "beta", "s", "lam_anchor", "gamma", "alpha"),
+    *("lam", "reg", "beta", "s", "lam_anchor", "gamma", "alpha"),
 )
 
 
@@ -91,37 +94,68 @@ def slower() -> list[tuple[str, Settings]]:
     return cells
 
 
+RATES = (0.01, 0.03, 0.1)
+PAPER_RATE = 0.03
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
-    "ewc": {"lam": (1.0, 10.0, 30.0), "lr": (0.03, 0.1)},
-    "agem": {"reference": (10, 256), "lr": (0.03, 0.1)},
-    "icarl": {"reg": (0.3, 1.0, 3.0), "lr": (0.03, 0.1)},
-    "mer": {"beta": (0.03, 0.1, 0.3), "s": (1.0, 5.0), "lr": (0.03, 0.1)},
-    "hal": {"lam_anchor": (0.03, 0.1, 0.3), "gamma": (0.1, 1.0)},
-    "side_tuning": {"lr": (0.01, 0.03, 0.1)},
-    "derpp": {"alpha": (0.1, 0.3, 0.5), "beta": (0.5, 1.0)},
-    "lwf": {"lam": (0.1, 1.0, 10.0), "lr": (0.03, 0.1)},
+    "ewc": {"lam": (0.1, 1.0, 10.0, 100.0)},
+    "agem": {},
+    "icarl": {"reg": (0.1, 0.3, 1.0, 3.0, 10.0)},
+    "mer": {"beta": (0.1, 0.3, 1.0), "s": (1.0, 5.0)},
+    "hal": {"lam_anchor": (0.03, 0.1, 0.3, 1.0), "gamma": (0.1, 1.0)},
+    "side_tuning": {},
+    "derpp": {"alpha": (0.1, 0.3, 1.0), "beta": (0.5, 1.0)},
+    "lwf": {"lam": (0.1, 1.0, 10.0)},
 }
 MEMORY_FREE = ("sgd", "multitask", "ewc", "side_tuning", "lwf")
+SIZES = (85, 255, 425)
 
 
 def grids() -> list[tuple[str, Settings]]:
-    """Each method's grid, at m = 85 where it has a memory; on the validation tasks only."""
+    """Each method's grid and the rates, at m = 85 where it has a memory; on the validation tasks only."""
     cells: list[tuple[str, Settings]] = []
     for method, grid in GRIDS.items():
         own: Settings = {"split": "validation"} | ({} if method in MEMORY_FREE else {"m": 85})
-        for values in itertools.product(*grid.values()):
-            cells.append((method, own | dict(zip(grid, values, strict=True))))
+        for lr, *values in itertools.product(RATES, *grid.values()):
+            cells.append((method, own | {"lr": lr} | dict(zip(grid, values, strict=True))))
     return cells
 
 
 def methods() -> list[tuple[str, Settings]]:
     cells: list[tuple[str, Settings]] = [(name, {}) for name in MEMORY_FREE]
-    for m in (85, 425):
+    for m in SIZES:
         cells += [(name, {"m": m}) for name in ("agem", "er", "car", "icarl", "mer", "hal", "derpp")]
     return cells
 
 
-SETS = {f.__name__: f for f in (core, study, search, distances, readings, slower, grids, methods)}
+def ablations() -> list[tuple[str, Settings]]:
+    """CAR with every distance of the paper's table, and every weight of its other one."""
+    cells: list[tuple[str, Settings]] = []
+    for m in (85, 425):
+        for distance in ("l1", "l2", "l1_l2", "weighted_l1", "weighted_l2", "mmd"):
+            cells.append(("car", {"m": m, "distance": distance}))
+        cells += [("car", {"m": m, "lam_fm": lam_fm}) for lam_fm in (0.25, 1.0, 10.0, 25.0, 100.0)]
+    return cells
+
+
+def choose(records: list[dict]) -> dict[str, list[Settings]]:
+    """For each method its best settings at the paper's rate and, where another rate is better, the best of all."""
+    scores: dict[str, dict[str, list[float]]] = {}
+    for record in records:
+        values = record["configuration"]
+        fields = json.dumps({name: values[name] for name in ("lr", *GRIDS[record["method"]])})
+        scores.setdefault(record["method"], {}).setdefault(fields, []).append(record["accuracy"])
+    chosen: dict[str, list[Settings]] = {}
+    for method, found in scores.items():
+        # A setting some of whose runs diverged has no mean to compare.
+        most = max(len(runs) for runs in found.values())
+        means = {fields: sum(runs) / most for fields, runs in found.items() if len(runs) == most}
+        ranked = [json.loads(fields) for fields in sorted(means, key=lambda fields: -means[fields])]
+        usual = next(fields for fields in ranked if fields["lr"] == PAPER_RATE)
+        chosen[method] = [usual] if ranked[0] == usual else [usual, ranked[0]]
+    return chosen
+
+
+SETS = {f.__name__: f for f in (core, study, search, distances, readings, slower, grids, methods, ablations)}
 
 
 def main() -> int:
@@ -138,17 +172,26 @@ def main() -> int:
     parser.add_argument("--precision", default="tf32")
     parser.add_argument("--warm", action="store_true")
     parser.add_argument("--only", help="some methods of the set, for example ewc,lwf")
-    parser.add_argument("--chosen", type=Path, help="JSON: fields of each method")
+    parser.add_argument("--sizes", help="some memory sizes of the set, for example 85,425")
+    parser.add_argument("--chosen", type=Path, help="JSON: each method's settings, the paper's rate first")
+    parser.add_argument("--second", action="store_true", help="of the chosen settings only the second")
+    parser.add_argument("--stream", default="split-cifar")
     options = parser.parse_args()
     cells = SETS[options.which]()
     if options.only:
         cells = [cell for cell in cells if cell[0] in options.only.split(",")]
+    if options.sizes:
+        cells = [cell for cell in cells if str(cell[1].get("m")) in options.sizes.split(",")]
     if options.chosen:
         chosen = json.loads(options.chosen.read_text())
-        cells = [(method, chosen.get(method, {}) | settings) for method, settings in cells]
+        cells = [
+            (method, own | settings)
+            for method, settings in cells
+            for own in (chosen.get(method, [{}])[1:] if options.second else chosen.get(method, [{}])[:1])
+        ]
     more = {"precision": options.precision, "tasks": options.tasks, "steps": options.steps}
     experiments = [
-        make_experiment("split-cifar", method, settings | more, STREAMS["split-cifar"].protocol)
+        make_experiment(options.stream, method, settings | more, STREAMS[options.stream].protocol)
         for method, settings in cells
     ]
     if options.warm:
@@ -159,10 +202,15 @@ def main() -> int:
     started = time.perf_counter()
     records = []
     with (options.out / "records.jsonl").open("w") as file:
-        for record in run_experiments(experiments, range(options.seeds), options.data, options.device):
-            records.append(record)
-            file.write(json.dumps(record) + "\n")
-            file.flush()
+        try:
+            for record in run_experiments(experiments, range(options.seeds), options.data, options.device):
+                records.append(record)
+                file.write(json.dumps(record) + "\n")
+                file.flush()
+        except Diverged as error:  # raised last, after all other runs
+            print(error)
+    if options.which == "grids":
+        (options.out / "chosen.json").write_text(json.dumps(choose(records), indent=1))
     seconds = time.perf_counter() - started
     parts = {name: sum(r["seconds"][name] for r in records) for name in records[0]["seconds"]}
     content = {

@@ -18,6 +18,7 @@ from torch.func import functional_call, vmap
 from reprise.build import Cell
 from reprise.models.conv import use_kernels
 from reprise.models.encoders import ReducedResNet18
+from reprise.models.norm import Norm
 from reprise.train import Trainer
 
 pytest.importorskip("triton")
@@ -152,6 +153,21 @@ def test_norm_by_the_running_statistics(relu: bool) -> None:
     )
 
 
+def test_norm_by_the_running_statistics_has_a_gradient() -> None:
+    """HAL learns its anchors in evaluation mode."""
+    fast, plain = Norm(4, relu=True).double().eval(), Norm(4, relu=True).double().eval()
+    fast.kernels = True
+    for norm in (fast, plain):
+        norm.running_mean.copy_(torch.arange(4.0))
+        norm.running_var.copy_(torch.arange(1.0, 5.0))
+    compare(
+        lambda x, plus: functional_call(fast, {}, (x, plus)),
+        lambda x, plus: functional_call(plain, {}, (x, plus)),
+        draw(LANES, 2, 4, 3, 3),
+        draw(LANES, 2, 4, 3, 3),
+    )
+
+
 def test_a_single_lane_needs_no_vmap() -> None:
     x, w = draw(2, 3, 6, 6), draw(4, 3, 3, 3)
     torch.testing.assert_close(ops.conv(x, w, 1, 1, F64), F.conv2d(x, w, None, 1, 1), rtol=0, atol=EXACT)
@@ -168,6 +184,7 @@ def with_kernels(*cells: Cell) -> Trainer:
     [
         ("er", {}),
         pytest.param("sgd", {}, marks=pytest.mark.slow),
+        pytest.param("hal", {"anchor_steps": 2, "finetune_steps": 1}, marks=pytest.mark.slow),
         pytest.param("car", {"compress": "intermediate", "distance": "weighted_l1"}, marks=pytest.mark.slow),
     ],
 )

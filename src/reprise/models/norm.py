@@ -36,8 +36,9 @@ class Norm(nn.BatchNorm2d):
 
     def forward(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
         """relu(norm(x) + plus); x and plus [n, c, h, w] may be of less precision than the statistics."""
-        if self.kernels and (self.training or not torch.is_grad_enabled()):
-            return self._by_kernels(x, plus)
+        if self.kernels:
+            by_kernels = self.training or not torch.is_grad_enabled()
+            return self._by_kernels(x, plus) if by_kernels else self._by_fixed_line(x, plus)
         pays = x.shape[1] < FEW_CHANNELS and x.shape[2] * x.shape[3] >= MANY_PIXELS
         if (
             self.by_rows
@@ -67,6 +68,17 @@ class Norm(nn.BatchNorm2d):
             return ops.norm_fixed(x, plus, self.weight, self.bias, statistics, self.eps, self.relu)
         moved = statistics if self.track_running_stats else None
         return ops.norm(x, plus, self.weight, self.bias, moved, self.momentum, self.eps, self.relu)
+
+    def _by_fixed_line(self, x: Tensor, plus: Tensor | None) -> Tensor:
+        """By the running statistics, with a gradient: torch's own has no batching rule for channels-last images on a
+        GPU."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        slope = self.weight * (self.running_var + self.eps).rsqrt()
+        level = self.bias - self.running_mean * slope
+        out = torch.addcmul(level[:, None, None], x.to(slope.dtype), slope[:, None, None])
+        out = out if plus is None else out + plus
+        return (F.relu(out) if self.relu else out).to(x.dtype)
 
 
 def allow_rows(model: nn.Module, allowed: bool) -> None:
