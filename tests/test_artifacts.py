@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny import CPU, cell, furthest, mixed_cell, weights
 
-from reprise.artifacts import EXAMPLES, ArtifactWriter, Wanted, read_arrays, read_features
+from reprise.artifacts import EXAMPLES, ArtifactWriter, Asked, read_arrays, read_features
 from reprise.build import Cell
 from reprise.config import make_experiment
 from reprise.errors import InputError
@@ -26,7 +26,7 @@ BOTH = ("features", "memory")
 def kept(folder: Path, *cells: Cell) -> Trainer:
     """Train the cells, each of which leaves everything in a numbered folder."""
     torch.set_num_threads(1)
-    writer = ArtifactWriter([Wanted(folder / str(lane), BOTH) for lane in range(len(cells))])
+    writer = ArtifactWriter([Asked(folder / str(lane), BOTH) for lane in range(len(cells))])
     trainer = Trainer(cells, CPU, observer=writer)
     trainer.run()
     return trainer

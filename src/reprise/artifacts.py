@@ -35,7 +35,7 @@ LAST_FILES = {"features": "features-end.npz", "memory": "memory.npz"}
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Asked:
     """What a run is asked to leave, and where."""
 
     folder: Path
@@ -56,8 +56,8 @@ def check_kinds(kinds: Sequence[str]) -> tuple[str, ...]:
 class ArtifactWriter(Observer):
     """Writes what each lane is asked to leave; None asks for nothing."""
 
-    def __init__(self, wanted: Sequence[Wanted | None]) -> None:
-        self.wanted = wanted
+    def __init__(self, asked: Sequence[Asked | None]) -> None:
+        self.asked = asked
 
     def task_ended(self, trainer: Trainer, phase: int) -> None:
         if len(trainer.phases) > 1 and self._asked("features"):
@@ -78,12 +78,12 @@ class ArtifactWriter(Observer):
             self._write("memory", LAST_FILES["memory"], [_memory(trainer, lane, names) for lane in lanes])
 
     def _asked(self, kind: str) -> bool:
-        return any(wanted is not None and kind in wanted.kinds for wanted in self.wanted)
+        return any(asked is not None and kind in asked.kinds for asked in self.asked)
 
     def _write(self, kind: str, name: str, tables: Sequence[dict[str, np.ndarray]]) -> None:
-        for wanted, table in zip(self.wanted, tables, strict=True):
-            if wanted is not None and kind in wanted.kinds:
-                write_arrays(wanted.folder / name, table)
+        for asked, table in zip(self.asked, tables, strict=True):
+            if asked is not None and kind in asked.kinds:
+                write_arrays(asked.folder / name, table)
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:

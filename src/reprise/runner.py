@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from reprise import fit
-from reprise.artifacts import ArtifactWriter, Wanted, check_kinds
+from reprise.artifacts import ArtifactWriter, Asked, check_kinds
 from reprise.build import Cell
 from reprise.config import Experiment
 from reprise.errors import Diverged, InputError
@@ -199,8 +199,8 @@ def train_group(group: Sequence[Job], data: Path | None, device: torch.device, w
         return [Outcome(diverged=str(error)) for _ in group]
 
 
-def artifacts_of(folder: Path, kinds: Sequence[str]) -> Wanted:
-    return Wanted(folder / "artifacts", tuple(kinds))
+def artifacts_of(folder: Path, kinds: Sequence[str]) -> Asked:
+    return Asked(folder / "artifacts", tuple(kinds))
 
 
 def observer_of(group: Sequence[Job]) -> Observer | None:
