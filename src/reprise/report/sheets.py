@@ -30,8 +30,8 @@ from reprise.values import show_value
 NOT_COMPARABLE = "not comparable (scale)"
 UNCOMPARED = ("data", "results_version", "precision", "plan_seed", "curve", "m", "stream", "method")
 """Fields of a configuration that make no other reading of a place."""
-SETTLED = ("fill", "replay", "scope")
-"""Fields that a method with needs of its own decides."""
+SETTLED = ("fill", "replay", "scope", "p_replay")
+"""Fields that a method with needs of its own decides, or a stream whose tasks differ in shape."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def best_match(place: Place, groups: Sequence[Group]) -> tuple[Group, dict[str, 
 def differences(place: Place, scale: Scale, group: Group) -> dict[str, Any]:
     """Settings of a group that are not those of the place at this scale."""
     expected = scale.experiment(place).to_dict()
-    settled = METHODS[place.method].needs is not Method.needs
+    settled = METHODS[place.method].needs is not Method.needs or place.benchmark == "taskonomy"
     found = {}
     for name, value in group.configuration.items():
         if name in UNCOMPARED or expected.get(name) == "auto" or (settled and name in SETTLED):
