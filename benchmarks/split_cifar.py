@@ -172,7 +172,10 @@ def main() -> int:
     parser.add_argument("--precision", default="tf32")
     parser.add_argument("--warm", action="store_true")
     parser.add_argument("--only", help="some methods of the set, for example ewc,lwf")
-    parser.add_argument("--sizes", help="some memory sizes of the set, for example 85,425")
+    parser.add_argument("--sizes", help="some memory sizes of the set, for example 0,85")
+    parser.add_argument(
+        "--split", default=None, help="validation: the validation tasks, whatever the set says"
+    )
     parser.add_argument("--chosen", type=Path, help="JSON: each method's settings, the paper's rate first")
     parser.add_argument("--second", action="store_true", help="of the chosen settings only the second")
     parser.add_argument("--stream", default="split-cifar")
@@ -181,7 +184,7 @@ def main() -> int:
     if options.only:
         cells = [cell for cell in cells if cell[0] in options.only.split(",")]
     if options.sizes:
-        cells = [cell for cell in cells if str(cell[1].get("m")) in options.sizes.split(",")]
+        cells = [cell for cell in cells if str(cell[1].get("m", 0)) in options.sizes.split(",")]
     if options.chosen:
         chosen = json.loads(options.chosen.read_text())
         cells = [
@@ -190,6 +193,8 @@ def main() -> int:
             for own in (chosen.get(method, [{}])[1:] if options.second else chosen.get(method, [{}])[:1])
         ]
     more = {"precision": options.precision, "tasks": options.tasks, "steps": options.steps}
+    if options.split:
+        more["split"] = options.split
     experiments = [
         make_experiment(options.stream, method, settings | more, STREAMS[options.stream].protocol)
         for method, settings in cells

@@ -41,11 +41,13 @@ class PlayedGPU:
     def install(self, monkeypatch: pytest.MonkeyPatch) -> PlayedGPU:
         run = Trainer.run
 
-        def limited(trainer: Trainer, progress: Any = None, pause: Pause | None = None) -> Any:
+        def limited(
+            trainer: Trainer, progress: Any = None, pause: Pause | None = None, keeper: Any = None
+        ) -> Any:
             lanes = len(trainer.cells)
             (self.rehearsed if pause else self.trained).append(lanes)
             self.take(lanes, 0 if pause else self.hidden)
-            return run(trainer, progress, pause) if self.real or not pause else trainer.outcomes
+            return run(trainer, progress, pause, keeper) if self.real or not pause else trainer.outcomes
 
         monkeypatch.setattr(Trainer, "run", limited)
         monkeypatch.setattr(fit, "free_all", lambda: None)
@@ -204,7 +206,7 @@ def executed(monkeypatch: pytest.MonkeyPatch, jobs: list[Job], lanes: int | None
     """The seeds in the order of their outcomes."""
     monkeypatch.setattr(runner, "cells_of", lambda group, data: [cell("er", one.seed) for one in group])
     device: Any = OnPaper()
-    return [one.seed for one, _, _ in runner.execute(jobs, None, device, lanes, lambda said: None)]
+    return [one.seed for one, _ in runner.execute(jobs, None, device, lanes, lambda said: None)]
 
 
 def test_a_group_that_does_not_fit_is_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,9 @@ from test_cli import timeless
 
 from reprise import config
 from reprise.config import make_experiment
-from reprise.errors import Diverged, InputError
+from reprise.errors import Diverged, InputError, StorageError
 from reprise.progress import Notice, Outlook, Report
-from reprise.results import Folder, read_store, to_json, trouble
+from reprise.results import Folder, read_store, save_record, to_json, trouble
 from reprise.runner import run_experiments
 from reprise.terminal import _Bars, progress_bars, ranking_table, results_table
 from reprise.train import Outcome, Trainer
@@ -30,7 +30,7 @@ def experiment(method: str = "er", **fields: Any) -> Any:
 
 @pytest.fixture
 def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a run that is on disk was trained again")
 
     monkeypatch.setattr(Trainer, "run", refuse)
@@ -107,8 +107,8 @@ def test_a_disk_that_refuses_to_save(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(InputError, match="seed-0 cannot be written \\(No space left on device\\)"):
-        folder.save({"seed": 0}, [])
+    with pytest.raises(StorageError, match="seed-0 cannot be written \\(No space left on device\\)"):
+        save_record(folder.of_seed(0), {"seed": 0}, [])
     assert not (tmp_path / "run" / "seed-0" / "record.json").exists()
 
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from reprise.engine import Engine
+from reprise.errors import InputError
 from reprise.memory import Memory
 from reprise.train import Cursor, Outcome, Trainer
 from reprise.types import Tree
+
+BOOKKEEPING = ("owner", "label")
+"""What a shelf knows of its rows besides their columns; -1 where a row is empty."""
 
 
 @dataclass(frozen=True)
@@ -21,39 +28,67 @@ class Checkpoint:
     values: dict[str, Any]
 
 
-def capture(trainer: Trainer) -> Checkpoint:
-    """A copy of a paused run's state."""
+def capture(trainer: Trainer, device: torch.device | None = None, memory: bool = True) -> Checkpoint:
+    """A copy of a paused run's state, all lanes of it, with or without what it remembers; where it is, or on another
+    device."""
     engine = trainer.engine
     tensors = {f"params.{name}": p for name, p in engine.params.items()}
     tensors |= {f"buffers.{name}": b for name, b in engine.buffers.items()}
     tensors |= {f"state.{name}": s for name, s in engine.state.items()}
-    for index, entry in engine.optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in entry.items()}
-    if trainer.memory is not None:
+    for name, param in engine.params.items():
+        entry = engine.optimizer.state.get(param, {})
+        tensors |= {f"optimizer.{key}.{name}": torch.as_tensor(value) for key, value in entry.items()}
+    tensors["window"] = torch.from_numpy(trainer.window)
+    if memory and trainer.memory is not None:
         tensors |= _memory_tensors(trainer.memory)
-    values = {
+    copies = {name: t.detach().to(device or t.device, copy=True) for name, t in tensors.items()}
+    return Checkpoint(copies, values_of(trainer))
+
+
+def values_of(trainer: Trainer) -> dict[str, Any]:
+    """The cursor and what is written down."""
+    return {
         "cursor": asdict(trainer.cursor),
         "outcomes": [asdict(outcome) for outcome in trainer.outcomes],
         "seen": 0 if trainer.memory is None else trainer.memory.seen,
+        "seconds": dict(trainer.spent),
     }
-    return Checkpoint({name: t.detach().clone() for name, t in tensors.items()}, copy.deepcopy(values))
 
 
 def restore(trainer: Trainer, checkpoint: Checkpoint) -> None:
-    """Put a fresh trainer of the same cells where the captured one stood."""
+    """Put a fresh trainer of the same cells where the captured one stood. Tensors keep their memory format."""
     engine, tensors = trainer.engine, checkpoint.tensors
     groups = {"params": engine.params, "buffers": engine.buffers, "state": engine.state}
     with torch.no_grad():
         for group, tree in groups.items():
             for name, tensor in tree.items():
-                tensor.copy_(tensors[f"{group}.{name}"])
-    _restore_optimizer(engine.optimizer, tensors)
+                _copy(tensor, f"{group}.{name}", tensors)
+    _restore_optimizer(engine, tensors)
     if trainer.memory is not None:
         for name, tensor in _memory_tensors(trainer.memory).items():
-            tensor.copy_(tensors[name])
+            _copy(tensor, name, tensors)
         trainer.memory.seen = checkpoint.values["seen"]
-    trainer.cursor = Cursor(**checkpoint.values["cursor"])
-    trainer.outcomes = [Outcome(**copy.deepcopy(outcome)) for outcome in checkpoint.values["outcomes"]]
+    trainer.window = tensors["window"].numpy(force=True).copy()
+    restore_values(trainer, checkpoint.values)
+
+
+def restore_values(trainer: Trainer, values: Mapping[str, Any]) -> None:
+    """The cursor and what is written down: all there is to restore where a run has made its last step."""
+    trainer.cursor = Cursor(**values["cursor"])
+    trainer.outcomes = [Outcome(**copy.deepcopy(outcome)) for outcome in values["outcomes"]]
+    trainer.spent = dict(values["seconds"])
+
+
+def _copy(tensor: Tensor, name: str, tensors: Mapping[str, Tensor]) -> None:
+    """From what was saved; another run's checkpoint may have no such tensor, or one of another shape."""
+    found = tensors.get(name)
+    if found is None or found.shape != tensor.shape or found.dtype != tensor.dtype:
+        there = "none" if found is None else f"{list(found.shape)} {found.dtype}"
+        raise InputError(
+            f"from: {name} is {list(tensor.shape)} {tensor.dtype} here and {there} in the checkpoint; "
+            "keep the fields that decide what the model and the memory hold."
+        )
+    tensor.copy_(found)
 
 
 def _memory_tensors(memory: Memory) -> Tree:
@@ -67,10 +102,89 @@ def _memory_tensors(memory: Memory) -> Tree:
     return tensors
 
 
-def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Tree) -> None:
-    state: dict[int, Tree] = {}
+def _restore_optimizer(engine: Engine, tensors: Tree) -> None:
+    """What the optimizer knows of each parameter, laid out like it; counters stay where the optimizer keeps them."""
+    engine.optimizer.state.clear()
+    capturable = engine.optimizer.defaults.get("capturable", False)
     for key, tensor in tensors.items():
-        if key.startswith("optimizer."):
-            _, index, name = key.split(".", 2)
-            state.setdefault(int(index), {})[name] = tensor.clone()
-    optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+        if not key.startswith("optimizer."):
+            continue
+        _, entry, name = key.split(".", 2)
+        param = engine.params[name]
+        if tensor.dim() == 0:
+            own = tensor.to(param.device if capturable else "cpu", copy=True)
+        else:
+            own = torch.empty_like(param, requires_grad=False).copy_(tensor)
+        engine.optimizer.state[param][entry] = own
+
+
+# ---- one lane at a time: what lies on disk is a run's own, whoever it was trained with
+
+
+def lanes_of(trainer: Trainer, checkpoint: Checkpoint) -> list[Checkpoint]:
+    """The checkpoint of each run by itself."""
+    found = []
+    for lane in range(len(trainer.cells)):
+        tensors = {
+            name: _own_rows(trainer, name, _of_lane(name, t, lane, trainer.stacked), lane)
+            for name, t in checkpoint.tensors.items()
+        }
+        values = checkpoint.values | {"outcomes": [checkpoint.values["outcomes"][lane]]}
+        found.append(Checkpoint(tensors, values))
+    return found
+
+
+def _of_lane(name: str, tensor: Tensor, lane: int, stacked: bool) -> Tensor:
+    if name == "window":
+        return tensor[:, lane : lane + 1]
+    if name.endswith(BOOKKEEPING) and name.startswith("memory."):
+        return tensor[lane]
+    # A counter of the optimizer is common to all lanes.
+    return tensor[lane] if stacked and tensor.dim() else tensor
+
+
+def _own_rows(trainer: Trainer, name: str, tensor: Tensor, lane: int) -> Tensor:
+    """Of the memory, the rows this lane may fill: others have as many as the largest lane needs."""
+    if trainer.memory is None or not name.startswith("memory."):
+        return tensor
+    return tensor[: trainer.memory.shelves[int(name.split(".")[1])].capacities[lane]]
+
+
+def joined(trainer: Trainer, lanes: Sequence[Checkpoint]) -> Checkpoint:
+    """The runs' own checkpoints as one of a trainer that trains them together: the inverse of `lanes_of`."""
+    tensors: Tree = {}
+    for name in lanes[0].tensors:
+        own = [lane.tensors[name] for lane in lanes if name in lane.tensors]
+        if len(own) < len(lanes):  # a column that one of the methods does not have: nobody needs it
+            continue
+        if name == "window":
+            tensors[name] = torch.cat(own, 1)
+        elif name.startswith("memory."):
+            rows = max(map(len, own))
+            empty = -1 if name.endswith(BOOKKEEPING) else 0
+            together = torch.stack([_lengthened(t, rows, empty) for t in own])
+            alone = not trainer.stacked and not name.endswith(BOOKKEEPING)
+            tensors[name] = together[0] if alone else together
+        else:
+            tensors[name] = torch.stack(own) if trainer.stacked and _is_stacked(name, own[0]) else own[0]
+    values = lanes[0].values | {"outcomes": [lane.values["outcomes"][0] for lane in lanes]}
+    return Checkpoint(tensors, values)
+
+
+def _is_stacked(name: str, tensor: Tensor) -> bool:
+    return not (name.startswith("optimizer.") and tensor.dim() == 0)
+
+
+def _lengthened(tensor: Tensor, rows: int, value: int) -> Tensor:
+    missing = tensor.new_full((rows - len(tensor), *tensor.shape[1:]), value)
+    return torch.cat([tensor, missing])
+
+
+def parts_of(tensors: Tree) -> dict[str, Tree]:
+    """The tensors by file: the weights, all else that a step changes, and each shelf of the memory."""
+    parts: dict[str, Tree] = {}
+    for name, tensor in tensors.items():
+        kind, rest = name.partition(".")[::2]
+        part = {"params": "weights", "buffers": "weights", "memory": f"memory.{rest.partition('.')[0]}"}
+        parts.setdefault(part.get(kind, "state"), {})[name] = tensor
+    return parts

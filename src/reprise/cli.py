@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -31,11 +28,13 @@ from reprise.config import (
     read_config,
 )
 from reprise.docstrings import field_docs
-from reprise.errors import Diverged, InputError
+from reprise.errors import Diverged, InputError, StorageError
 from reprise.experiments import SCALES, SHEETS
+from reprise.forking import Fork
 from reprise.methods import METHODS
+from reprise.stopping import Stopped, listening
 from reprise.streams import STREAMS, stream_kind
-from reprise.values import placeholder, show_value
+from reprise.values import placeholder, read_value, show_value
 
 USAGE = """usage: reprise COMMAND ...
 
@@ -64,14 +63,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"reprise {__version__}\n")
         return 0
     try:
-        with _terminable():
+        with listening():
             return _command(words)(words[1:])
     except InputError as error:
         return _say(error, 2)
     except Diverged as error:
         return _say(error, 3)
+    except StorageError as error:
+        return _say(error, 1)
+    except Stopped as stop:
+        return _say("stopped where it can go on; the same command does.", 128 + stop.number)
     except KeyboardInterrupt:
-        return _say("interrupted; finished runs are saved, the rest starts anew next time.", 130)
+        return _say("interrupted; the same command goes on from what is saved.", 130)
     except SystemExit as end:  # help, or a signal
         return end.code if isinstance(end.code, int) else 1
 
@@ -95,28 +98,12 @@ def _say(sentence: object, code: int) -> int:
     return code
 
 
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM unwinds the stack as an interrupt does, so that no worker process stays behind."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 # ---- commands
 
 
 def _run(words: list[str]) -> int:
-    request, _ = _request("run", "Train a method on a stream; finished seeds are not run again.", words)
+    about = "Train a method on a stream; finished seeds are not run again, interrupted ones go on."
+    request, _ = _request("run", about, words)
     commands.run(request)
     return 0
 
@@ -231,7 +218,7 @@ def _request(command: str, about: str, words: list[str]) -> tuple[commands.Reque
         raise InputError(f"method: none was named; add --method with one of {', '.join(METHODS)}.")
     parser, hints = _full_parser(command, about, method)
     known = {*hints, *SETTING_HINTS}
-    options = _read(parser, words, {*known, "method", "config", "json"}, method)
+    options = _read(parser, words, {*known, "method", "config", "json", "from", "task"}, method)
     assert method is not None, "only a request for help names no method, and it ends in the parser"
     for name in file:
         if name not in known | {"stream", "method"}:
@@ -246,7 +233,21 @@ def _request(command: str, about: str, words: list[str]) -> tuple[commands.Reque
     stream_kind(str(stream))
     setting = make_setting({name: value for name, value in given.items() if name in SETTING_HINTS})
     values = {name: value for name, value in given.items() if name in hints}
-    return commands.Request(str(stream), method, values, setting, "json" in options), options
+    fork = _fork(options)
+    return commands.Request(str(stream), method, values, setting, "json" in options, fork), options
+
+
+def _fork(options: Mapping[str, Any]) -> Fork | None:
+    """`--from RUN --task K`: neither means anything without the other."""
+    if not {"from", "task"} & set(options):
+        return None
+    for name, other in (("from", "task"), ("task", "from")):
+        if name not in options:
+            raise InputError(f"{name}: --{other} was given without it; say --from RUN --task K.")
+    task = read_value("task", options["task"], int)
+    if task < 1:
+        raise InputError(f"task: {task} is no number of tasks; give 1 or more.")
+    return Fork(Path(options["from"]), task)
 
 
 def _peek(words: Sequence[str], flag: str) -> str | None:
@@ -267,6 +268,11 @@ def _full_parser(command: str, about: str, method: str | None) -> tuple[Argument
     parser.add_argument("--method", metavar="NAME", help=f"one of {', '.join(METHODS)}")
     parser.add_argument("--config", metavar="FILE", help="YAML file of fields; flags outweigh it")
     parser.add_argument("--json", action="store_true", help="print one JSON record per run and nothing else")
+    if command == "run":
+        parser.add_argument(
+            "--from", metavar="RUN", help="folder of a run to go on from, with other settings"
+        )
+        parser.add_argument("--task", metavar="K", help="how many of its tasks to take over")
     if command == "tune":
         about = "values of a field to try (may be repeated)"
         parser.add_argument("--grid", action="append", metavar="FIELD=X,Y", help=about)

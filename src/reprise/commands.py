@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from reprise.config import Setting, make_experiment
 from reprise.errors import Diverged, InputError
 from reprise.experiments import find_scale
 from reprise.experiments.reproduce import find_sheets, run_sheets
+from reprise.forking import Fork
+from reprise.keeping import Saving
 from reprise.methods import METHODS
 from reprise.results import Record, folder_of, to_json, write_json
 from reprise.runner import run_experiments
@@ -48,6 +50,8 @@ class Request:
     setting: Setting
     json: bool = False
     """Print one JSON record per run on stdout, and nothing else."""
+    fork: Fork | None = None
+    """Where the runs begin, if not at the beginning."""
 
     @property
     def protocol(self) -> Mapping[str, Any]:
@@ -61,14 +65,22 @@ class Request:
             **{"artifacts": s.artifacts, "log": s.log},
         }
 
+    @property
+    def saving(self) -> Saving:
+        s = self.setting
+        return Saving(s.save_steps, s.save_minutes, s.keep, s.save_tasks)
+
 
 def run(request: Request) -> None:
     """Train one method on one stream."""
     experiment = make_experiment(request.stream, request.method, request.fields, request.protocol)
+    if request.fork is not None:
+        experiment = replace(experiment, start=request.fork.start)
     out = request.setting.out
+    places: dict[str, Any] = {"out": out, "store": None if out else STORE}
     with progress_bars(Console(stderr=True)) as watch:
         runs = run_experiments(
-            [experiment], **request.running, out=out, store=None if out else STORE, watch=watch
+            [experiment], **request.running, **places, watch=watch, saving=request.saving, fork=request.fork
         )
         records = list(_said(runs, request.json))
     if not request.json:
@@ -89,7 +101,8 @@ def search(request: Request, grid_lines: Sequence[str]) -> None:
     records: list[Record] = []
     with progress_bars(Console(stderr=True)) as watch:
         try:
-            runs = run_experiments(experiments, **request.running, store=store, watch=watch)
+            saving = replace(request.saving, tasks=False)  # nobody goes on from a point of a search
+            runs = run_experiments(experiments, **request.running, store=store, watch=watch, saving=saving)
             for record in _said(runs, request.json):
                 records.append(record)
         except Diverged as error:  # a point of the grid that went too far is no reason to lose the others

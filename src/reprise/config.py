@@ -28,6 +28,12 @@ RESULTS_VERSION = 1
 MEMORY_FIELDS = ("m", "m_per_class", "m_per_task", "memory")
 """Four ways of saying how much is remembered."""
 
+LATER: dict[str, Any] = {"evaluate_every": 1, "start": None}
+"""Fields that came later, left out of a configuration at these values: hashes of older results stand."""
+
+UNTOLD = ("stream", "method", "start")
+"""Fields that are no flags of their own."""
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -85,9 +91,13 @@ class Experiment:
     """seed of the replay coin, shared by all seeds"""
     curve: int = 0
     """measure the accuracy after each of a task's first N steps (learning curve area)"""
+    evaluate_every: int = 1
+    """measure all tasks seen only after every Nth task, and after the last"""
+    start: str | None = None
+    """the run and the number of its tasks that this one goes on from; `--from RUN --task K` sets it"""
 
     def __post_init__(self) -> None:
-        self._positive("tasks", "steps", "epochs", "batch", "replay", "lr", "clip")
+        self._positive("tasks", "steps", "epochs", "batch", "replay", "lr", "clip", "evaluate_every")
         for name in ("m", "m_per_class", "m_per_task", "curve"):
             value = getattr(self, name)
             if value is not None and value < 0:
@@ -121,11 +131,14 @@ class Experiment:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Experiment:
-        return make_experiment(str(values.get("stream")), str(values.get("method")), values)
+        given = {name: value for name, value in values.items() if name != "start"}
+        made = make_experiment(str(values.get("stream")), str(values.get("method")), given)
+        return dataclasses.replace(made, start=values.get("start"))
 
     def configuration(self, fingerprint: str) -> dict[str, Any]:
         """All that decides the result: these fields, the data, and `results_version`. A record holds it."""
-        return self.to_dict() | {"data": fingerprint, "results_version": RESULTS_VERSION}
+        fields = {n: v for n, v in self.to_dict().items() if n not in LATER or v != LATER[n]}
+        return fields | {"data": fingerprint, "results_version": RESULTS_VERSION}
 
     def hash(self, fingerprint: str) -> str:
         return hash_of(self.configuration(fingerprint))
@@ -155,6 +168,14 @@ class Setting:
     """what runs leave beside their records for the report: features, memory (default: nothing)"""
     log: tuple[str, ...] = ()
     """tools that show curves while runs train: tensorboard, wandb (default: none)"""
+    save_steps: int | None = None
+    """write a checkpoint every N steps"""
+    save_minutes: float = 5.0
+    """write a checkpoint when so many minutes have passed since the last"""
+    keep: int = 2
+    """checkpoints kept besides those of task ends"""
+    save_tasks: bool = True
+    """keep weights, memory and state at the end of every task, to fork from (tune: never)"""
 
     def __post_init__(self) -> None:
         if len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
@@ -162,6 +183,10 @@ class Setting:
             raise InputError(f"seeds: {shown} are not different numbers from 0 up; write for example 0,1,2.")
         if self.lanes is not None and self.lanes < 1:
             raise InputError(f"lanes: {self.lanes} is not positive; give 1 or more, or leave it out.")
+        for name in ("save_steps", "save_minutes", "keep"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InputError(f"{name}: {value} is not positive; give a number above 0.")
 
 
 SETTING_HINTS: dict[str, Any] = typing.get_type_hints(Setting)
@@ -176,7 +201,7 @@ def field_hints(method: str) -> dict[str, Any]:
     if not isinstance(method, str) or method not in METHODS:
         raise InputError(f"method: {method!r} is not known; choose one of {', '.join(METHODS)}.")
     protocol, own = typing.get_type_hints(Experiment), typing.get_type_hints(METHODS[method])
-    names = [f.name for f in fields(Experiment) if f.name not in ("stream", "method")]
+    names = [f.name for f in fields(Experiment) if f.name not in UNTOLD]
     return {name: protocol[name] for name in names} | {f.name: own[f.name] for f in fields(METHODS[method])}
 
 

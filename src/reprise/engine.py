@@ -64,6 +64,8 @@ class Engine(ABC):
         self.state = {}
         self._same_input = False
         self._training: Sequence[nn.Module] = ()
+        self._learning: dict[int | None, list[str]] = {}
+        """What learns now, by the head it belongs to; None has all else."""
         self._norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
 
     # ---- how a function of one lane runs
@@ -101,8 +103,9 @@ class Engine(ABC):
         statistics  whether BatchNorm's running statistics move
         """
         nudges: Tree = {}
+        leaves: Tree = {}
         if wrt == "params":
-            leaves = {name: p for name, p in self.params.items() if p.requires_grad}
+            self.model.heads_asked(anew=True)
         elif wrt == "inputs":
             leaves = {batch.role: batch.x.detach().requires_grad_() for batch in batches}
             batches = [batch.with_tensors(batch.tensors() | {"x": leaves[batch.role]}) for batch in batches]
@@ -127,6 +130,10 @@ class Engine(ABC):
         with self._mode(mode, statistics), torch.enable_grad():
             losses = self._run(total, batches, trees, nudges)
             over_lanes = losses.sum()
+        if wrt == "params":
+            # With a head per task most of a long stream's parameters are far from this step.
+            heads = [None, *self.model.heads_asked()]
+            leaves = {name: self.params[name] for head in heads for name in self._learning.get(head, ())}
         grads = torch.autograd.grad(
             over_lanes, list(leaves.values()), allow_unused=True, create_graph=create_graph
         )
@@ -174,12 +181,16 @@ class Engine(ABC):
         if self.clip is not None:
             grads = self.lift(clip_by_norm(self.clip))(grads)
         grads = self._scaled(grads)
-        for name, param in self.params.items():
-            grad = grads.get(name)
-            if grad is not None and grad.stride() != param.stride():
+        for param in self.optimizer.param_groups[0]["params"]:
+            param.grad = None
+        for name, grad in grads.items():
+            param = self.params[name]
+            if grad.stride() != param.stride():
                 # One gradient laid out otherwise, and the optimizer steps every tensor in a kernel of its own.
                 grad = torch.empty_like(param).copy_(grad)
             param.grad = grad
+        # It holds only what has a gradient: a step does not get slower with the heads of other tasks.
+        self.optimizer.param_groups[0]["params"] = [self.params[name] for name in grads]
         self.optimizer.step()
 
     def _scaled(self, grads: Tree) -> Tree:
@@ -208,6 +219,10 @@ class Engine(ABC):
         """A task begins: what `trains` names learns, all else stands still and runs in evaluation mode."""
         for name, param in self.params.items():
             param.requires_grad_(self.method.trains(name, task))
+        self._learning = {}
+        for name, param in self.params.items():
+            if param.requires_grad:
+                self._learning.setdefault(self.model.head_of(name), []).append(name)
         self._training = [
             module
             for prefix, module in self.model.named_modules()
@@ -215,13 +230,14 @@ class Engine(ABC):
         ]
         for name, value in self.model.begin(task).items():
             self.buffers[name].fill_(value)
-        self._rest()
-
-    def _rest(self) -> None:
-        """The modes of training: every step finds them so and pays nothing for it."""
         self.model.eval()
+        self._turn(True)
+
+    def _turn(self, training: bool) -> None:
+        """What learns into training mode, in which every step finds it and pays nothing for it, or out of it."""
         for module in self._training:
-            module.training = True
+            # Not by `module.training = …`, which looks first whether that is a parameter.
+            object.__setattr__(module, "training", training)
 
     @contextmanager
     def _mode(self, mode: Mode, statistics: bool) -> Iterator[None]:
@@ -229,7 +245,7 @@ class Engine(ABC):
             yield
             return
         if mode == "eval":
-            self.model.eval()
+            self._turn(False)
         else:
             # In training mode a BatchNorm that tracks nothing uses the batch's statistics and moves none.
             for norm in self._norms:
@@ -239,7 +255,7 @@ class Engine(ABC):
         finally:
             for norm in self._norms:
                 norm.track_running_stats = True
-            self._rest()
+            self._turn(True)
 
 
 class Single(Engine):

@@ -1,4 +1,4 @@
-"""The two ways a run ends early on purpose. Everything else that is raised is a defect of ours."""
+"""The ways a run ends early on purpose. Everything else that is raised is a defect of ours."""
 
 
 class InputError(ValueError):
@@ -7,3 +7,7 @@ class InputError(ValueError):
 
 class Diverged(RuntimeError):
     """A loss that is not finite: the sentence names the task and the step (exit code 3)."""
+
+
+class StorageError(RuntimeError):
+    """A disk that is full or fails: the sentence names the folder and what is still good there (exit code 1)."""

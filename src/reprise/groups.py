@@ -32,6 +32,8 @@ class Job:
     """What it leaves there beside its record."""
     log: tuple[str, ...] = ()
     """Tools that show its curves while it trains."""
+    key: str = ""
+    """What the runs trained beside it know it by."""
 
     @property
     def name(self) -> str:

@@ -17,9 +17,10 @@ import torch
 import reprise
 from reprise import metrics
 from reprise.config import Experiment, hash_of
-from reprise.errors import InputError
+from reprise.errors import InputError, StorageError
+from reprise.files import PART, write_text
 from reprise.fill import Quota
-from reprise.train import Outcome
+from reprise.train import Outcome, Row
 
 Record = dict[str, Any]
 TIMES = ("seconds", "cost")
@@ -36,7 +37,7 @@ def make_record(
 ) -> Record:
     """The record of a run (contracts: Record). Inapplicable values are null; `place` is its environment."""
     accuracy, loss = _full(outcome.accuracy), _full(outcome.loss)
-    known = accuracy[-1][0] is not None
+    known = None not in accuracy[-1]
     return {
         "method": experiment.method_name,
         "stream": experiment.stream,
@@ -69,16 +70,17 @@ def trouble(seed: int, outcome: Outcome) -> str | None:
     if outcome.diverged is not None:
         return outcome.diverged
     for i, row in enumerate(outcome.loss):
-        if not all(loss is None or math.isfinite(loss) for loss in row):
+        if not all(loss is None or math.isfinite(loss) for loss in row or ()):
             return f"seed {seed}: the test loss was not finite after task-{i}; lower lr or set clip."
     return None
 
 
-def _full(rows: list[list[float | None]]) -> list[list[float | None]]:
-    """A square matrix: tasks that were trained together have only the last row."""
-    tasks = len(rows[-1])
-    missing: list[list[float | None]] = [[None] * tasks for _ in range(tasks - len(rows))]
-    return missing + rows
+def _full(rows: list[Row]) -> list[list[float | None]]:
+    """A square matrix: tasks that were trained together have only the last row, some are not followed by a look."""
+    last = rows[-1]
+    assert last is not None, "after the last task everything is measured"
+    missing: list[Row] = [None] * (len(last) - len(rows))
+    return [[None] * len(last) if row is None else row for row in missing + rows]
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -122,7 +124,7 @@ def commit() -> str | None:
 
 
 class Folder:
-    """One experiment on disk: `experiment.json`, `seed-S/{record.json, log.jsonl}`."""
+    """One experiment on disk: `experiment.json`, `seed-S/{record.json, log.jsonl, checkpoints/}`."""
 
     def __init__(self, path: Path, experiment: Experiment, fingerprint: str) -> None:
         self.path = path
@@ -135,7 +137,8 @@ class Folder:
             if described.exists():
                 self._compare(read_json(described))
                 return
-            if self.path.exists() and any(self.path.iterdir()):
+            # Another process may be about to claim it for the same experiment.
+            if self.path.exists() and any(not one.name.endswith(PART) for one in self.path.iterdir()):
                 raise InputError(
                     f"out: {self.path} is not empty and holds no experiment; name a new folder, or empty this one."
                 )
@@ -158,28 +161,45 @@ class Folder:
 
     def record(self, seed: int) -> Record | None:
         """The finished run of a seed, if there is one."""
-        path = self.path / f"seed-{seed}" / "record.json"
-        if not path.exists():
-            return None
-        record = read_json(path)
-        if record.get("seed") != seed or "configuration" not in record:
-            raise InputError(f"{path} is no record of seed {seed}; remove it or name another folder.")
-        return record
+        return read_record(self.of_seed(seed), seed)
 
     def of_seed(self, seed: int) -> Path:
         return self.path / f"seed-{seed}"
 
-    def save(self, record: Record, log: list[dict[str, Any]]) -> None:
-        """The record comes last: a folder that has one is complete."""
-        folder = self.path / f"seed-{record['seed']}"
+    def make_room(self, seed: int) -> Path:
+        """The folder of a seed that is to be trained; whether it can be written shows now, not hours later."""
+        folder = self.of_seed(seed)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            write_text(folder / "log.jsonl", "".join(to_json(line) + "\n" for line in log))
-            write_json(folder / "record.json", record)
+            write_text(folder / "room", "")
+            (folder / "room").unlink(missing_ok=True)
         except OSError as error:
             raise InputError(
-                f"out: {folder} cannot be written ({error.strerror}); make room there."
+                f"out: {folder} cannot be written ({error.strerror}); name another folder."
             ) from None
+        return folder
+
+
+def read_record(folder: Path, seed: int) -> Record | None:
+    path = folder / "record.json"
+    if not path.exists():
+        return None
+    record = read_json(path)
+    if record.get("seed") != seed or "configuration" not in record:
+        raise InputError(f"{path} is no record of seed {seed}; remove it or name another folder.")
+    return record
+
+
+def save_record(folder: Path, record: Record, log: list[dict[str, Any]]) -> None:
+    """The record comes last: a folder that has one is complete."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / "log.jsonl", "".join(to_json(line) + "\n" for line in log))
+        write_json(folder / "record.json", record)
+    except OSError as error:
+        raise StorageError(
+            f"out: {folder} cannot be written ({error.strerror}); make room and run the same command again."
+        ) from None
 
 
 def folder_of(configuration: Mapping[str, Any]) -> str:
@@ -212,13 +232,3 @@ def to_json(content: dict[str, Any], indent: int | None = None) -> str:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     write_text(path, to_json(content, indent=1) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """The whole file or nothing: a reader never sees half of one."""
-    partial = path.with_name(path.name + ".part")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)

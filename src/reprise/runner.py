@@ -2,41 +2,63 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import queue
-import signal
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from reprise import fit
+from reprise import fit, stopping
+from reprise.archive import Archive
 from reprise.artifacts import ArtifactWriter, Asked, check_kinds
 from reprise.build import Cell
 from reprise.config import Experiment
 from reprise.errors import Diverged, InputError
+from reprise.files import remove_partial
+from reprise.forking import Fork
 from reprise.groups import Job, group_name, lane_groups, make_job
+from reprise.keeping import GroupKeeper, Saving, Seat, go_on, tidy
 from reprise.ledger import settle
+from reprise.locks import try_lock
 from reprise.loggers import check_loggers, make_loggers
 from reprise.observe import Observer, Several
 from reprise.progress import Notice, Outlook, Report, Watch
-from reprise.results import Folder, Record, environment, folder_of, make_record, trouble
+from reprise.results import (
+    Folder,
+    Record,
+    environment,
+    folder_of,
+    make_record,
+    read_record,
+    save_record,
+    trouble,
+)
 from reprise.streams import make_stream, stream_kind
 from reprise.streams.split import Pool
 from reprise.streams.stream import Stream
 from reprise.train import Outcome, Trainer
+from reprise.workers import in_processes, many_cores
 
 LARGEST_GROUP = 120
 """Lanes of one group, unless the user says otherwise: more gain no speed."""
 
-Environment = dict[str, Any]
-"""Where a run took place, as its record tells."""
+PATIENCE = 1.0
+"""Seconds between two looks at runs that another process is training."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a job ended: with a record, with the sentence that says why there is none, or in another process' hands."""
+
+    record: Record | None = None
+    why: str | None = None
+
+    @property
+    def elsewhere(self) -> bool:
+        return self.record is None and self.why is None
 
 
 @lru_cache(maxsize=2)
@@ -66,17 +88,24 @@ def run_experiments(
     store: Path | None = None,
     lanes: int | None = None,
     watch: Watch | None = None,
+    saving: Saving | None = None,
+    fork: Fork | None = None,
     artifacts: Sequence[str] = (),
     log: Sequence[str] = (),
 ) -> Iterator[Record]:
     """Yield the record of every experiment and seed as it is known; what is on disk already is not run again.
 
+    An interrupted run goes on from its newest whole checkpoint. A run that another process is training is waited
+    for, after all others.
+
     out        the folder of the one experiment
     store      a folder of such folders, for several
+    fork       where the runs begin, if not at the beginning
     artifacts  what each run leaves beside its record (artifacts.KINDS); a finished run that left none runs again
     log        tools that show curves while runs train (loggers.LOGGERS)
     """
-    where, kinds, tools = pick_device(device), check_kinds(artifacts), check_loggers(log)
+    where, watch = pick_device(device), watch or _unwatched
+    kinds, tools = check_kinds(artifacts), check_loggers(log)
     if store is not None and (store / "experiment.json").exists():
         raise InputError(f"out: {store} holds one experiment, no store of several; name another folder.")
     folders: dict[Experiment, Folder | None] = {}
@@ -92,6 +121,8 @@ def run_experiments(
         jobs[settled] = make_job(settled, 0, stream, number=methods.count(settled.method_name))
         path = out or (store / folder_of(settled.configuration(pool.fingerprint)) if store else None)
         folders[settled] = None if path is None else Folder(path, settled, pool.fingerprint)
+        if fork is not None:
+            fork.check(settled.configuration(pool.fingerprint), seeds)
     todo: list[Job] = []
     done: list[Record] = []
     for settled, folder in folders.items():
@@ -99,22 +130,29 @@ def run_experiments(
             folder.open()
         for seed in seeds:
             known = None if folder is None else folder.record(seed)
-            own = None if folder is None else folder.of_seed(seed)
-            if known is None or (own is not None and not artifacts_of(own, kinds).there()):
-                todo.append(replace(jobs[settled], seed=seed, folder=own, artifacts=kinds, log=tools))
-            else:
+            if known is not None and folder is not None and artifacts_of(folder.of_seed(seed), kinds).there():
+                tidy(folder.of_seed(seed))
                 done.append(known)
+                continue
+            fingerprint = load_pool(settled.stream, data).fingerprint
+            key = f"{settled.hash(fingerprint)}/{seed}"
+            place = None if folder is None else folder.make_room(seed)
+            job = replace(jobs[settled], seed=seed, folder=place, key=key, artifacts=kinds, log=tools)
+            todo.append(job)
     yield from done
+    watch(Outlook(len(todo), sum(job.steps for job in todo)))
     lost: list[str] = []
-    for job, outcome, place in execute(todo, data, where, lanes, watch or _unwatched):
-        if (why := trouble(job.seed, outcome)) is not None:
-            lost.append(why)
-            continue
-        fingerprint = load_pool(job.experiment.stream, data).fingerprint
-        record = make_record(job.experiment, job.seed, outcome, job.quota, fingerprint, place)
-        if (folder := folders[job.experiment]) is not None:
-            folder.save(record, outcome.log)
-        yield record
+    while todo:
+        elsewhere: list[Job] = []
+        for job, ended in execute(todo, data, where, lanes, watch, saving or Saving(), fork):
+            if ended.elsewhere:
+                elsewhere.append(job)
+            elif ended.record is not None:
+                yield ended.record
+            else:
+                lost.append(str(ended.why))
+        if todo := elsewhere:
+            time.sleep(PATIENCE)
     if lost:
         raise Diverged(lost[0] + (f" ({len(lost) - 1} more runs diverged.)" if len(lost) > 1 else ""))
 
@@ -124,44 +162,112 @@ def _unwatched(said: Outlook | Report | Notice) -> None:
 
 
 def execute(
-    jobs: Sequence[Job], data: Path | None, device: torch.device, lanes: int | None, watch: Watch
-) -> Iterator[tuple[Job, Outcome, Environment]]:
+    jobs: Sequence[Job],
+    data: Path | None,
+    device: torch.device,
+    lanes: int | None,
+    watch: Watch,
+    saving: Saving | None = None,
+    fork: Fork | None = None,
+) -> Iterator[tuple[Job, Ended]]:
     """Train the jobs: lanes on a GPU; on a CPU, where stacked convolutions are slow, one process each."""
-    watch(Outlook(len(jobs), sum(job.steps for job in jobs)))
+    saving = saving or Saving()
     stacked = device.type == "cuda" or (lanes or 1) > 1
-    if jobs and not stacked and len(jobs) > 1 and (os.cpu_count() or 1) > 1:
-        yield from _in_processes(jobs, data, watch)
+    if not stacked and len(jobs) > 1 and many_cores():
+        work = [(job, (job, data, saving, fork)) for job in jobs]
+        yield from in_processes(_alone, work, watch, _last_report)
         return
-    groups = [*lane_groups(jobs, (lanes or LARGEST_GROUP) if stacked else 1)]
+    groups = _groups(jobs, (lanes or LARGEST_GROUP) if stacked else 1)
     while groups:
         group = groups.pop(0)
-        outcomes = _try_group(group, data, device, watch)
-        if outcomes is None:
+        ended = _try_group(group, data, device, watch, saving, fork)
+        if ended is None:
             size = _fitting_size(group, data, device, lanes)
             watch(
                 Notice(
                     f"{len(group)} lanes do not fit into the GPU's memory; going on with {size} at a time."
                 )
             )
-            groups = [*lane_groups([job for waiting in (group, *groups) for job in waiting], size)]
+            groups = _groups([job for waiting in (group, *groups) for job in waiting], size)
             continue
-        for job, outcome in zip(group, outcomes, strict=True):
-            yield job, outcome, environment(device)
+        yield from zip(group, ended, strict=True)
+
+
+def _groups(jobs: Sequence[Job], largest: int) -> list[list[Job]]:
+    """Runs that were interrupted together go on together; the others are grouped anew."""
+    companies: dict[tuple[str, ...] | None, list[Job]] = {}
+    for job in jobs:
+        company = None if job.folder is None else Archive(job.folder / "checkpoints").company()
+        companies.setdefault(company, []).append(job)
+    fresh = companies.pop(None, [])
+    groups = []
+    for company, members in companies.items():
+        assert company is not None
+        members.sort(key=lambda job: company.index(job.key) if job.key in company else len(company))
+        groups += [members[start : start + largest] for start in range(0, len(members), largest)]
+    return [*groups, *lane_groups(fresh, largest)]
+
+
+def _alone(
+    watch: Watch,
+    asked: Callable[[], int | None],
+    job: Job,
+    data: Path | None,
+    saving: Saving,
+    fork: Fork | None,
+) -> Ended:
+    """One job in a process of its own."""
+    with _claimed([job]) as (free, ended):
+        if free:
+            return train_group(free, data, torch.device("cpu"), watch, saving, fork, asked)[0]
+        return ended[0]
 
 
 def _try_group(
-    group: Sequence[Job], data: Path | None, device: torch.device, watch: Watch
-) -> list[Outcome] | None:
-    """The outcomes of a group, or None where the GPU's memory was too small; by then nothing holds any of it."""
-    began = time.perf_counter()
-    outcomes: list[Outcome] | None = None
-    try:
-        outcomes = train_group(group, data, device, watch)
-    except RuntimeError as error:
-        if not fit.is_shortage(error):
-            raise
-    watch(_last_report(group, outcomes, time.perf_counter() - began))
-    return outcomes
+    group: Sequence[Job],
+    data: Path | None,
+    device: torch.device,
+    watch: Watch,
+    saving: Saving,
+    fork: Fork | None,
+) -> list[Ended] | None:
+    """How a group ended, or None where the GPU's memory was too small; by then nothing holds any of it."""
+    with _claimed(group) as (free, ended):
+        if not free:
+            watch(_last_report(group, [*ended.values()], 0.0))
+            return [*ended.values()]
+        began = time.perf_counter()
+        trained: list[Ended] | None = None
+        try:
+            trained = train_group(free, data, device, watch, saving, fork)
+        except RuntimeError as error:
+            if not fit.is_shortage(error):
+                raise
+        watch(_last_report(free, trained, time.perf_counter() - began))
+        if trained is None:
+            return None
+        by_turns = iter(trained)
+        return [ended[place] if place in ended else next(by_turns) for place in range(len(group))]
+
+
+@contextmanager
+def _claimed(group: Sequence[Job]) -> Iterator[tuple[list[Job], dict[int, Ended]]]:
+    """The jobs of a group that nobody else trains, locked while the block runs; how the others stand, by place."""
+    with ExitStack() as locks:
+        free: list[Job] = []
+        ended: dict[int, Ended] = {}
+        for place, job in enumerate(group):
+            if job.folder is not None:
+                if not locks.enter_context(try_lock(job.folder)):
+                    ended[place] = Ended()
+                    continue
+                known = read_record(job.folder, job.seed)
+                if known is not None and artifacts_of(job.folder, job.artifacts).there():
+                    ended[place] = Ended(known)
+                    continue
+                remove_partial(job.folder)
+            free.append(job)
+        yield free, ended
 
 
 def _fitting_size(group: Sequence[Job], data: Path | None, device: torch.device, lanes: int | None) -> int:
@@ -186,17 +292,51 @@ def cells_of(group: Sequence[Job], data: Path | None) -> list[Cell]:
     return [Cell(job.experiment, job.seed, stream_of(job.experiment, job.seed, pool)) for job in group]
 
 
-def train_group(group: Sequence[Job], data: Path | None, device: torch.device, watch: Watch) -> list[Outcome]:
+def train_group(
+    group: Sequence[Job],
+    data: Path | None,
+    device: torch.device,
+    watch: Watch,
+    saving: Saving | None = None,
+    fork: Fork | None = None,
+    asked: Callable[[], int | None] = stopping.asked,
+) -> list[Ended]:
+    """Train claimed jobs together, from where they were interrupted, and write their records."""
     set_arithmetic(group[0].experiment.precision)
     name, began = group_name(group), time.perf_counter()
 
     def progress(done: int, total: int, what: str) -> None:
         watch(Report(name, len(group), done, total, what, time.perf_counter() - began))
 
-    try:
-        return Trainer(cells_of(group, data), device, observer=observer_of(group)).run(progress)
-    except Diverged as error:
-        return [Outcome(diverged=str(error)) for _ in group]
+    seats = [Seat(job.folder, job.key) for job in group if job.folder is not None]
+    trainer = Trainer(cells_of(group, data), device, observer=observer_of(group))
+    resumed = bool(seats) and go_on(trainer, seats, lambda text: watch(Notice(text)))
+    if fork is not None and not resumed:
+        fork.begin(trainer, [job.seed for job in group], seats)
+    keeper = GroupKeeper(seats, saving or Saving(), asked)
+    with stopping.heeding():
+        try:
+            outcomes = trainer.run(progress, keeper=keeper)
+        except Diverged:
+            outcomes = trainer.outcomes
+        ended = [_recorded(job, outcome, data, device) for job, outcome in zip(group, outcomes, strict=True)]
+        keeper.finish([one.why is None for one in ended])
+    return [
+        replace(one, why=f"{one.why.rstrip('.')}; {keeper.last_good(lane)}.") if one.why and seats else one
+        for lane, one in enumerate(ended)
+    ]
+
+
+def _recorded(job: Job, outcome: Outcome, data: Path | None, device: torch.device) -> Ended:
+    """A finished run's record, written where it belongs; or why it has none."""
+    if (why := trouble(job.seed, outcome)) is not None:
+        return Ended(why=why)
+    fingerprint = load_pool(job.experiment.stream, data).fingerprint
+    place = environment(device)
+    record = make_record(job.experiment, job.seed, outcome, job.quota, fingerprint, place)
+    if job.folder is not None:
+        save_record(job.folder, record, outcome.log)
+    return Ended(record)
 
 
 def artifacts_of(folder: Path, kinds: Sequence[str]) -> Asked:
@@ -224,77 +364,13 @@ def set_arithmetic(precision: str, deterministic: bool = True) -> None:
     torch.backends.cudnn.deterministic = deterministic
 
 
-def _last_report(group: Sequence[Job], outcomes: Sequence[Outcome] | None, seconds: float) -> Report:
+def _last_report(group: Sequence[Job], ended: Sequence[Ended] | None, seconds: float) -> Report:
     """How a group ended. One that did not fit has done nothing: its runs are still to come."""
-    steps = group[0].steps
-    if outcomes is None:
+    done = group[0].steps
+    if ended is None:
         what, done = "out of memory", 0
+    elif all(one.elsewhere for one in ended):
+        what, done = "trained elsewhere", 0
     else:
-        what, done = "diverged" if all(o.diverged for o in outcomes) else "done", steps
-    return Report(group_name(group), len(group), done, steps, what, seconds, over=True)
-
-
-# ---- processes
-
-_reports: Any = None
-_stop: Any = None
-
-
-class _Stopped(Exception):
-    """The parent wants no more: a worker's way out of a run."""
-
-
-def _start_worker(reports: Any, stop: Any) -> None:
-    """One thread each: small networks gain nothing from more. An interrupt is the parent's to handle."""
-    global _reports, _stop
-    _reports, _stop = reports, stop
-    reports.cancel_join_thread()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
-
-
-def _work(job: Job, data: Path | None) -> tuple[Outcome, Environment, float]:
-    def watch(said: Outlook | Report | Notice) -> None:
-        if _stop.is_set():
-            raise _Stopped
-        _reports.put(said)
-
-    cpu, began = torch.device("cpu"), time.perf_counter()
-    (outcome,) = train_group([job], data, cpu, watch)
-    return outcome, environment(cpu), time.perf_counter() - began
-
-
-def _in_processes(
-    jobs: Sequence[Job], data: Path | None, watch: Watch
-) -> Iterator[tuple[Job, Outcome, Environment]]:
-    """One process per core, at most one per job."""
-    workers = min(len(jobs), os.cpu_count() or 1)
-    context = multiprocessing.get_context("spawn")
-    reports, stop = context.Queue(), context.Event()
-    with ProcessPoolExecutor(workers, context, _start_worker, (reports, stop)) as executor:
-        running = {executor.submit(_work, job, data): job for job in jobs}
-        over: set[str] = set()
-        try:
-            while running:
-                finished, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
-                _pass_on(reports, watch, over)
-                for future in finished:
-                    job = running.pop(future)
-                    outcome, place, seconds = future.result()
-                    over.add(job.name)
-                    watch(_last_report([job], [outcome], seconds))
-                    yield job, outcome, place
-        finally:  # whatever ends this early, an interrupt or a refusal, ends the workers at their next report
-            stop.set()
-            executor.shutdown(wait=False, cancel_futures=True)
-
-
-def _pass_on(reports: Any, watch: Watch, over: set[str]) -> None:
-    """What the workers said since last time; a report may arrive after the result of its own run."""
-    while True:
-        try:
-            report: Report = reports.get_nowait()
-        except queue.Empty:
-            return
-        if report.name not in over:
-            watch(report)
+        what = "diverged" if all(one.why for one in ended) else "done"
+    return Report(group_name(group), len(group), done, group[0].steps, what, seconds, over=True)

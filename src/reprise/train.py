@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from reprise.build import Cell, fast_lanes, join_phases, join_tests, make_engine, under_one_method
 from reprise.cost import measure_cost
@@ -21,7 +20,7 @@ from reprise.ledger import bytes_kept, make_memory, make_reader, model_bytes, qu
 from reprise.observe import Observer
 from reprise.plan import Draws, Plan, draw_order, draw_plan, draw_reservoir_replay
 from reprise.remember import remember
-from reprise.stepper import Steppers
+from reprise.stepper import Stepper, Steppers
 from reprise.streams.stream import Phase
 from reprise.types import Batch
 
@@ -35,18 +34,25 @@ CHECK_EVERY = 100
 """Steps between two looks at whether the loss is finite: each look waits for the device."""
 
 
+Line = dict[str, float | int | str]
+"""What is written down at a look: where the run is, and its mean loss since the last."""
+
+Row = list[float | None] | None
+"""Scores of all tasks after a phase, None for those not seen yet; None for all where nobody looked."""
+
+
 @dataclass
 class Outcome:
     """What a run leaves: the matrices, the ledger, the times; or the sentence that says why it diverged."""
 
-    accuracy: list[list[float | None]] = field(default_factory=list)
-    loss: list[list[float | None]] = field(default_factory=list)
+    accuracy: list[Row] = field(default_factory=list)
+    loss: list[Row] = field(default_factory=list)
     initial: list[float | None] = field(default_factory=list)
     next: list[float | None] = field(default_factory=list)
     curve: list[list[float | None]] = field(default_factory=list)
     bytes: dict[str, int] = field(default_factory=dict)
     cost: dict[str, Any] = field(default_factory=dict)
-    log: list[dict[str, float | int | str]] = field(default_factory=list)
+    log: list[Line] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     diverged: str | None = None
 
@@ -57,6 +63,22 @@ class Cursor:
 
     phase: int = 0
     step: int = 0
+
+
+class Keeper(Protocol):
+    """Keeps a run from being lost; it may raise to end the run where it stands."""
+
+    def due(self) -> bool:
+        """Asked after each step: whether to save here."""
+
+    def save(self, trainer: Trainer) -> None:
+        """The run stands between two steps."""
+
+    def end_task(self, trainer: Trainer) -> None:
+        """The run stands between two tasks, or after the last."""
+
+    def write(self, lane: int, line: Line) -> None:
+        """A line of the log."""
 
 
 class Trainer:
@@ -101,16 +123,22 @@ class Trainer:
         self.outcomes = [Outcome(bytes=self._ledger(lane)) for lane in range(len(cells))]
         self.cursor = Cursor()
         self.observer = observer or Observer()
-        self.spent = {"train": 0.0, "end_task": 0.0, "evaluate": 0.0}
+        self.window = np.zeros((0, len(cells)), dtype=np.float32)
+        """[steps, lanes] losses since the last look, where the run stands between two."""
+        self.spent = {"train": 0.0, "end_task": 0.0, "evaluate": 0.0, "total": 0.0}
+        self._clocks: dict[str, float] = {}
+        """What is being timed, and since when."""
 
     # ---- the run
-    def run(self, progress: Progress | None = None, pause: Pause | None = None) -> list[Outcome]:
+    def run(
+        self, progress: Progress | None = None, pause: Pause | None = None, keeper: Keeper | None = None
+    ) -> list[Outcome]:
         """Train from the cursor to the end, or to the first step after which `pause` says so.
 
         Everything random is named and everything that changes is in `checkpoint.capture`: a run that is paused,
         captured, restored elsewhere and continued gives the same bytes as one that was left alone.
         """
-        began = time.perf_counter()
+        self._clocks = {"total": time.perf_counter()}
         tell = progress or (lambda done, total, what: None)
         tasks = len(self.stream.tasks)
         orders = [self._orders(i, phase) for i, phase in enumerate(self.phases)]
@@ -130,15 +158,25 @@ class Trainer:
                 place = f" ({i + 1}/{len(lengths)})" if len(lengths) > 1 else ""
                 tell(sum(lengths[:i]) + done, sum(lengths), phase.name + place)
 
-            if not self._timed("train", self._train, feed, i, phase, start, within, pause):
+            if not self._timed("train", self._train, feed, i, phase, start, within, pause, keeper):
                 return self.outcomes
             self._timed("end_task", self._end_task, phase, orders[i])
-            self._append_row(self._evaluate(range(phase.last + 1)), tasks - phase.last - 1)
+            self._append_row(phase.last, tasks)
             self.cursor = Cursor(i + 1, 0)
             self.observer.task_ended(self, i)
+            if keeper is not None:
+                self.stop_clock()
+                keeper.end_task(self)
         self.observer.ended(self)
-        self._finish(time.perf_counter() - began)
+        self._finish()
         return self.outcomes
+
+    def stop_clock(self) -> None:
+        """Count the seconds up to now, those before an interruption included."""
+        now = time.perf_counter()
+        for what, since in self._clocks.items():
+            self.spent[what] += now - since
+            self._clocks[what] = now
 
     def skip_to_last_step(self) -> None:
         """Stand before the last step of the first phase: for rehearsals, whose weights nobody reads."""
@@ -160,25 +198,34 @@ class Trainer:
         start: int,
         within: Callable[[int], None],
         pause: Pause | None,
+        keeper: Keeper | None,
     ) -> bool:
         """The steps of a phase from `start` on; False where it was paused before the last one."""
         stepper = self.steppers.stepper(feed, start)
-        watched = start
+        earlier = self.window
+        watched = start - len(earlier)
         within(int(feed.plan.trains[:start].sum()))
         for step in range(start, feed.steps):
             stepper.run(step)
             if step < self.experiment.curve:
                 self._extend_curve(phase)
-            last = step + 1 == feed.steps
-            paused = not last and pause is not None and pause(i, step)
-            if (step + 1) % CHECK_EVERY == 0 or last or paused:
-                self._log(i, phase, watched, stepper.losses(watched, step + 1))
-                watched = step + 1
+            done, last = step + 1, step + 1 == feed.steps
+            if done % CHECK_EVERY == 0 or last:
+                self._log(i, phase, watched, _losses(stepper, start, watched, done, earlier), keeper)
+                watched = done
             if step % 10 == 9 or last:
-                within(int(feed.plan.trains[: step + 1].sum()))
+                within(int(feed.plan.trains[:done].sum()))
+            paused = not last and pause is not None and pause(i, step)
+            due = not last and keeper is not None and keeper.due()
+            if paused or due:
+                self.cursor = Cursor(i, done)
+                self.window = _losses(stepper, start, watched, done, earlier)
+            if due and keeper is not None:
+                self.stop_clock()
+                keeper.save(self)
             if paused:
-                self.cursor = Cursor(i, step + 1)
                 return False
+        self.window = self.window[:0]
         return True
 
     def _end_task(self, phase: Phase, orders: Sequence[np.ndarray]) -> None:
@@ -234,10 +281,17 @@ class Trainer:
     def _evaluate(self, tasks: Sequence[int]) -> Scores:
         return self._timed("evaluate", self.evaluator.scores, tasks)
 
-    def _append_row(self, scores: Scores, unseen: int) -> None:
-        for outcome, row in zip(self.outcomes, scores, strict=True):
-            outcome.loss.append([*(loss for loss, _ in row), *[None] * unseen])
-            outcome.accuracy.append([*(accuracy for _, accuracy in row), *[None] * unseen])
+    def _append_row(self, last: int, tasks: int) -> None:
+        """A row of the matrices after task `last`; every so many tasks, and after the last one always."""
+        if (last + 1) % self.experiment.evaluate_every and last + 1 < tasks:
+            for outcome in self.outcomes:
+                outcome.loss.append(None)
+                outcome.accuracy.append(None)
+            return
+        unseen = [None] * (tasks - last - 1)
+        for outcome, row in zip(self.outcomes, self._evaluate(range(last + 1)), strict=True):
+            outcome.loss.append([*(loss for loss, _ in row), *unseen])
+            outcome.accuracy.append([*(accuracy for _, accuracy in row), *unseen])
 
     def _extend_curve(self, phase: Phase) -> None:
         for outcome, scores in zip(self.outcomes, self._evaluate([phase.last]), strict=True):
@@ -245,10 +299,10 @@ class Trainer:
                 outcome.curve.append([outcome.next[-1]])
             outcome.curve[-1].append(scores[0][1])
 
-    def _log(self, i: int, phase: Phase, first: int, losses: Tensor) -> None:
-        """Write down the mean loss since the last look [steps, (lanes)], and stop what is no longer finite."""
-        table = losses.float().cpu().numpy().reshape(len(losses), -1)
-        for lane, (cell, outcome, column) in enumerate(zip(self.cells, self.outcomes, table.T, strict=True)):
+    def _log(self, i: int, phase: Phase, first: int, losses: np.ndarray, keeper: Keeper | None) -> None:
+        """Write down the mean loss since the last look [steps, lanes], and stop what is no longer finite."""
+        lanes = zip(self.cells, self.outcomes, losses.T, strict=True)
+        for lane, (cell, outcome, column) in enumerate(lanes):
             finite = np.isfinite(column)
             if outcome.diverged is None and not finite.all():
                 step = first + int(finite.argmin())
@@ -257,15 +311,16 @@ class Trainer:
                     f"lower lr (now {cell.experiment.lr:g}) or set clip."
                 )
             if finite.all():
-                outcome.log.append(
-                    {
-                        "phase": i,
-                        "name": phase.name,
-                        "step": first + len(column),
-                        "loss": float(column.mean()),
-                    }
-                )
-                self.observer.logged(self, lane, outcome.log[-1])
+                line: Line = {
+                    "phase": i,
+                    "name": phase.name,
+                    "step": first + len(column),
+                    "loss": float(column.mean()),
+                }
+                outcome.log.append(line)
+                self.observer.logged(self, lane, line)
+                if keeper is not None:
+                    keeper.write(lane, line)
         if all(outcome.diverged for outcome in self.outcomes):
             raise Diverged(self.outcomes[0].diverged)
 
@@ -273,21 +328,29 @@ class Trainer:
         kept = bytes_kept(self.engine, self.memory, self.own_methods[lane], self.stream, lane)
         return kept | {"total": sum(kept.values()), "model": model_bytes(self.engine.model)}
 
-    def _finish(self, seconds: float) -> None:
+    def _finish(self) -> None:
+        self.stop_clock()
         examples = self.experiment.batch + (self.experiment.replay if self.method.replays else 0)
         cost = measure_cost(self.engine.model, self.stream, examples)
         # Lanes share the clock: a run's seconds are its share of the group's.
         share = len(self.cells)
         for outcome in self.outcomes:
             outcome.cost = cost
-            outcome.seconds = {name: value / share for name, value in self.spent.items()} | {
-                "total": seconds / share
-            }
+            outcome.seconds = {name: value / share for name, value in self.spent.items()}
 
     def _timed(self, what: str, fn: Callable[..., Any], *arguments: Any) -> Any:
-        started = time.perf_counter()
+        self._clocks[what] = time.perf_counter()
         result = fn(*arguments)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-        self.spent[what] += time.perf_counter() - started
+        self.spent[what] += time.perf_counter() - self._clocks.pop(what)
         return result
+
+
+def _losses(stepper: Stepper, start: int, first: int, last: int, earlier: np.ndarray) -> np.ndarray:
+    """[last - first, lanes] losses of a phase's steps; those before `start` are `earlier`, of an interrupted run."""
+    made = stepper.losses(max(first, start), last) if last > max(first, start) else None
+    if made is None:
+        return earlier[:0] if first >= start else earlier
+    table = made.float().cpu().numpy().reshape(len(made), -1)
+    return np.concatenate([earlier, table]) if first < start else table

@@ -89,6 +89,8 @@ class SeparateHeads(nn.Module):
         super().__init__()
         self.decoder = decoder
         self.of_task = nn.ModuleList()
+        self.asked: set[int] = set()
+        """Tasks whose heads have answered since someone emptied this: no other head can have a gradient."""
 
     def add(self, kind: Kind, features_shape: Shape, input_shape: Shape) -> None:
         """The next task's head, initialised from the current generator."""
@@ -99,4 +101,5 @@ class SeparateHeads(nn.Module):
         )
 
     def forward(self, features: Tensor, task: int) -> Tensor:
+        self.asked.add(task)
         return self.of_task[task](features)

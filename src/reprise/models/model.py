@@ -97,6 +97,19 @@ class Model(nn.Module):
         tapped, self._tapped = self._tapped, {}
         return {"features": tuple(features.shape[1:])} | {n: tuple(t.shape[1:]) for n, t in tapped.items()}
 
+    def head_of(self, name: str) -> int | None:
+        """The task whose head alone a parameter belongs to."""
+        kind, _, rest = name.partition("heads.of_task.")
+        return int(rest.partition(".")[0]) if rest and not kind else None
+
+    def heads_asked(self, anew: bool = False) -> list[int]:
+        """The heads of their own that have answered since they were counted `anew`."""
+        if not isinstance(self.heads, SeparateHeads):
+            return []
+        if anew:
+            self.heads.asked.clear()
+        return sorted(self.heads.asked)
+
     def begin(self, task: int) -> dict[str, int]:
         """Counters, by buffer name, that change when a task begins: heads over all tasks seen read one."""
         return {"heads.seen": task} if isinstance(self.heads, StackedHeads) else {}

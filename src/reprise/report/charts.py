@@ -136,7 +136,7 @@ def _sequence(section: Section) -> list[View]:
                     "y": _round(mean),
                     "name": label(name),
                 },
-                **{"line": line, "marker": marker, "legendgroup": name, "text": about},
+                **{"line": line, "marker": marker, "legendgroup": name, "text": about, "connectgaps": True},
                 "hovertemplate": f"<b>{label(name)}</b><br>after %{{x}} tasks: %{{y:.2f}}{unit} %{{text}}"
                 "<extra></extra>",
             }

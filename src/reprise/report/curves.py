@@ -39,7 +39,10 @@ def sequence(group: Group) -> tuple[Array, Array] | None:
     if not has_accuracy(group):
         learnt = np.diagonal(table, axis1=1, axis2=2)[:, None]
         table = table / np.where(learnt < SMALLEST_REFERENCE, np.nan, learnt)
-    seen = np.nanmean(table, axis=2)
+    measured = ~np.isnan(table)
+    sums, counts = np.where(measured, table, 0).sum(2), measured.sum(2)
+    # After some tasks nothing may have been measured (`--evaluate_every`): a gap.
+    seen = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
     return seen.mean(0), seen.std(0)
 
 
