@@ -34,7 +34,8 @@ class Metric:
         return None if value is None else float(value) * self.factor
 
     def show(self, value: float) -> str:
-        return f"{value:.{self.digits}f}"
+        """With the table's digits; sizes, which range over magnitudes, with three that count."""
+        return f"{value:.{self.digits}f}" if self.judged else f"{value:.3g}"
 
 
 METRICS: dict[str, Metric] = {
@@ -42,9 +43,9 @@ METRICS: dict[str, Metric] = {
     "fgt": Metric("forgetting", ("forgetting",), digits=2, lower_is_better=True),
     "fgt_percent": Metric("forgetting %", ("forgetting_percent",), lower_is_better=True),
     "dperf": Metric("performance drop %", ("performance_drop_percent",), lower_is_better=True),
-    "storage": Metric("extra storage, GB", ("bytes", "total"), 1e-9, 3, judged=False),
-    "model": Metric("final model, GB", ("bytes", "model"), 1e-9, 3, judged=False),
-    "activations": Metric("activations, MB", ("bytes", "activation"), 1e-6, 2, judged=False),
+    "storage": Metric("extra storage, GB", ("bytes", "total"), 1e-9, judged=False),
+    "model": Metric("final model, GB", ("bytes", "model"), 1e-9, judged=False),
+    "activations": Metric("activations, MB", ("bytes", "activation"), 1e-6, judged=False),
 }
 
 

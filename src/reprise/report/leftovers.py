@@ -23,6 +23,8 @@ GENERATED = ("split-shapes", "rooms")
 PANELS = 3
 """Tasks of a group whose features are drawn."""
 MEASURES = {"drift": drift.relative_drift, "CKA": drift.linear_cka, "MMD": drift.mmd}
+FIGURE = ("sgd", "er", "car")
+"""The paper's figure of predictions shows these; others follow."""
 ROWS_SHOWN = 2
 """Examples of a task in a prediction grid."""
 
@@ -157,7 +159,8 @@ def prediction_grids(sections: Sequence[Section], embed_images: bool) -> list[Gr
     for section, group, arrays in _shown(sections, "samples", embed_images):
         by_section.setdefault(section.title, {}).setdefault(group.method, arrays)
     grids = []
-    for title, methods in by_section.items():
+    for title, found in by_section.items():
+        methods = {name: found[name] for name in dict.fromkeys((*FIGURE, *found)) if name in found}
         first = next(iter(methods.values()))
         names = [
             key.removesuffix(".truth") for key in first if key.endswith(".truth") and first[key].ndim > 2

@@ -112,7 +112,7 @@ def _entry(place: Place, name: str, match: tuple[Group, dict[str, Any]] | None, 
         return Entry(place, metric, printed, verdict="not run")
     group, differing = match
     mine = values_of(group, metric)
-    against = None if base is None else paired(mine, values_of(base, metric))
+    against = None if base is None or not metric.judged else paired(mine, values_of(base, metric))
     said = ""
     if mine and printed is not None and metric.judged:
         said = NOT_COMPARABLE
