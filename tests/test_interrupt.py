@@ -26,7 +26,7 @@ from reprise.train import Trainer
 
 FIELDS = {"tasks": 3, "steps": 5, "encoder": "convnet-small", "m": 50}
 LINE = ["run", "split-shapes", "--method", "er", *[f"--{k}={v}" for k, v in FIELDS.items()]]
-LONG = [*LINE, "--steps", "1500", "--tasks", "1"]
+LONG = [*LINE, "--steps", "600", "--tasks", "1"]
 
 
 def experiment(method: str = "er", **fields: Any) -> Any:
@@ -54,7 +54,7 @@ def command() -> Iterator[Any]:
         process.communicate()
 
 
-def wait_for(path: Path, pattern: str, seconds: float = 60) -> None:
+def wait_for(path: Path, pattern: str, seconds: float = 200) -> None:
     until = time.monotonic() + seconds
     while not any(path.glob(pattern)):
         assert time.monotonic() < until, f"no {pattern} in {path}"
@@ -74,16 +74,15 @@ def test_a_signal_saves_and_the_same_command_goes_on(
     straight = [*LONG, "--seeds", seeds, "--out", str(tmp_path / "straight")]
     process = command(words)
     wait_for(tmp_path, "run/seed-0/log.jsonl")
-    time.sleep(1.5)
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=200)
     assert process.returncode == code
     assert err.endswith("reprise: stopped where it can go on; the same command does.\n")
     (position,) = Archive(tmp_path / "run" / "seed-0" / "checkpoints").positions()
-    assert 0 < position[1] < 1500
+    assert 0 < position[1] < 600
     assert not [*tmp_path.rglob("record.json"), *tmp_path.rglob("lock")]
     for line in (words, straight):
-        assert command(line).wait(timeout=120) == 0
+        assert command(line).wait(timeout=400) == 0
     for seed in map(int, seeds.split(",")):
         assert record_of(tmp_path / "run", seed) == record_of(tmp_path / "straight", seed)
         logs = [(tmp_path / name / f"seed-{seed}" / "log.jsonl").read_bytes() for name in ("run", "straight")]
@@ -109,7 +108,7 @@ def test_workers_do_not_outlive_a_parent_that_was_killed(tmp_path: Path, command
     process.kill()
     process.wait()
     wait_for(tmp_path, "run/seed-0/checkpoints/step-*.json")
-    until = time.monotonic() + 30
+    until = time.monotonic() + 100
     for seed in (0, 1):
         while True:
             with try_lock(tmp_path / "run" / f"seed-{seed}") as free:
@@ -168,7 +167,7 @@ def test_two_commands_on_one_store(tmp_path: Path, command: Any) -> None:
     processes = [command(words) for _ in range(2)]
     told = []
     for process in processes:
-        out, err = process.communicate(timeout=180)
+        out, err = process.communicate(timeout=400)
         assert process.returncode == 0, err
         told.append(sorted(out.splitlines()))
     assert told[0] == told[1]  # to the last digit of the times: nothing was trained twice

@@ -166,6 +166,18 @@ def test_seeds_in_processes_equal_seeds_one_by_one(tmp_path: Path, monkeypatch: 
     assert parallel[0]["matrix"] != parallel[1]["matrix"]
 
 
+def test_every_other_task_is_followed_by_a_look() -> None:
+    """A row nobody measured is null; metrics that need it are too, the others are those of a run with all rows."""
+    every = next(run_experiments([experiment(tasks=3)], [0]))
+    some = next(run_experiments([experiment(tasks=3, evaluate_every=2)], [0]))
+    for kind in ("accuracy", "loss"):
+        assert some["matrix"][kind] == [[None] * 3, *every["matrix"][kind][1:]]
+    assert (some["accuracy"], some["next"]) == (every["accuracy"], every["next"])
+    assert (some["learning_accuracy"], some["forgetting"]) == (None, None)
+    assert some["configuration"]["evaluate_every"] == 2
+    assert "evaluate_every" not in every["configuration"]  # hashes of older results stand
+
+
 def test_the_same_point_twice_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     same = [experiment(), experiment(m=None, m_per_class=1), experiment(m=None, m_per_task=5)]

@@ -18,6 +18,7 @@ from reprise.ledger import make_model
 from reprise.method import Method, neutral_values
 from reprise.models.conv import use_kernels
 from reprise.models.norm import allow_rows
+from reprise.ranks import Ranks
 from reprise.streams.stream import Phase, Stream
 
 
@@ -62,6 +63,7 @@ def make_engine(
     stacked: bool,
     device: torch.device,
     kernels: bool = False,
+    ranks: Ranks | None = None,
 ) -> Engine:
     """A single model, or a stack of one per cell, run by torch's own operators or by our kernels for lanes."""
     experiment, stream = cells[0].experiment, streams[0]
@@ -73,6 +75,7 @@ def make_engine(
         "bn": experiment.bn,
         "clip": experiment.clip,
         "optimizer": experiment.optimizer,
+        "ranks": ranks,
     }
     if stacked:
         use_kernels(models[0], kernels)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser
 
-from reprise import __version__, bench, commands
+from reprise import __version__, bench, commands, ranks
 from reprise.config import (
     SETTING_HINTS,
     Experiment,
@@ -77,6 +78,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say("interrupted; the same command goes on from what is saved.", 130)
     except SystemExit as end:  # help, or a signal
         return end.code if isinstance(end.code, int) else 1
+    except Exception as error:
+        if not ranks.launched():
+            raise
+        traceback.print_exc()
+        what = f"rank {ranks.own_rank()}: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        return _say(f"{what}; the same command, with any number of ranks, goes on from what is saved.", 1)
 
 
 def _command(words: list[str]) -> Callable[[list[str]], int]:
@@ -94,6 +101,8 @@ def _command(words: list[str]) -> Callable[[list[str]], int]:
 
 
 def _say(sentence: object, code: int) -> int:
+    if code != 1 and ranks.follows():  # the first rank says the same
+        return code
     sys.stderr.write(f"reprise: {' '.join(str(sentence).split())}\n")
     return code
 

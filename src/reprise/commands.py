@@ -20,6 +20,7 @@ from reprise.experiments.reproduce import find_sheets, run_sheets
 from reprise.forking import Fork
 from reprise.keeping import Saving
 from reprise.methods import METHODS
+from reprise.ranks import follows
 from reprise.results import Record, folder_of, to_json, write_json
 from reprise.runner import run_experiments
 from reprise.streams import STREAMS, stream_kind
@@ -78,12 +79,12 @@ def run(request: Request) -> None:
         experiment = replace(experiment, start=request.fork.start)
     out = request.setting.out
     places: dict[str, Any] = {"out": out, "store": None if out else STORE}
-    with progress_bars(Console(stderr=True)) as watch:
+    with progress_bars(Console(stderr=True, quiet=follows())) as watch:
         runs = run_experiments(
             [experiment], **request.running, **places, watch=watch, saving=request.saving, fork=request.fork
         )
         records = list(_said(runs, request.json))
-    if not request.json:
+    if records and not request.json:
         records.sort(key=lambda record: record["seed"])
         Console().print(results_table(records, f"{request.stream}, {experiment.scenario}-incremental"))
         folder = out or STORE / folder_of(records[0]["configuration"])
@@ -99,7 +100,7 @@ def search(request: Request, grid_lines: Sequence[str]) -> None:
     experiments = tune.grid_experiments(stream, method, request.fields, grid, request.protocol)
     store = request.setting.out or STORE
     records: list[Record] = []
-    with progress_bars(Console(stderr=True)) as watch:
+    with progress_bars(Console(stderr=True, quiet=follows())) as watch:
         try:
             saving = replace(request.saving, tasks=False)  # nobody goes on from a point of a search
             runs = run_experiments(experiments, **request.running, store=store, watch=watch, saving=saving)
@@ -109,6 +110,8 @@ def search(request: Request, grid_lines: Sequence[str]) -> None:
             if not records:
                 raise
             sys.stderr.write(f"reprise: {error}\n")
+    if follows():
+        return
     ranked = tune.rank(records, list(grid))
     content = {"grid": {name: list(values) for name, values in grid.items()}, "ranked": ranked}
     write_json(store / f"tune-{stream}-{method}.json", content)
@@ -124,7 +127,7 @@ def demo(setting: Setting, fields: Mapping[str, Any]) -> None:
     """The embedded default: nothing to download, a few minutes on a laptop."""
     stream, store = "split-shapes", setting.out or Path("demo")
     experiments = [make_experiment(stream, name, fields, STREAMS[stream].protocol) for name in DEMO_METHODS]
-    with progress_bars(Console(stderr=True)) as watch:
+    with progress_bars(Console(stderr=True, quiet=follows())) as watch:
         records = list(run_experiments(experiments, setting.seeds, store=store, watch=watch))
     order = {name: place for place, name in enumerate(DEMO_METHODS)}
     records.sort(key=lambda record: (order[record["method"]], record["seed"]))

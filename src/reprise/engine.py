@@ -20,7 +20,9 @@ from reprise.feed import Reader
 from reprise.method import Method
 from reprise.models.conv import differentiable_twice
 from reprise.models.model import Model
+from reprise.models.norm import Norm
 from reprise.net import Net
+from reprise.ranks import Ranks, Reduction, whole_rows
 from reprise.tasks import Kind
 from reprise.types import Batch, Output, Tree
 
@@ -58,7 +60,12 @@ class Engine(ABC):
         reader: Reader,
         bn: str = "joint",
         clip: float | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
+        self.ranks = ranks
+        """Those that train this run together; None where this process trains it alone."""
+        self._sharing: Ranks | None = None
+        """The same while batches are shared: within a step."""
         self.model, self.method, self.kinds, self.bn, self.clip = model, method, kinds, bn, clip
         self.layer_shapes, self.reader = layer_shapes, reader
         self.state = {}
@@ -134,11 +141,22 @@ class Engine(ABC):
             # With a head per task most of a long stream's parameters are far from this step.
             heads = [None, *self.model.heads_asked()]
             leaves = {name: self.params[name] for head in heads for name in self._learning.get(head, ())}
-        grads = torch.autograd.grad(
-            over_lanes, list(leaves.values()), allow_unused=True, create_graph=create_graph
-        )
-        found = {name: grad for name, grad in zip(leaves, grads, strict=True) if grad is not None}
+        if self._sharing is not None and wrt == "params":
+            return self._summed_gradient(self._sharing, losses, leaves, create_graph)
+        found = _gradients(over_lanes, leaves, create_graph)
         return found, losses if create_graph else losses.detach()
+
+    def _summed_gradient(
+        self, ranks: Ranks, loss: Tensor, leaves: Tree, create_graph: bool
+    ) -> tuple[Tree, Tensor]:
+        """The gradient and the value of the sum of all ranks' losses."""
+        if create_graph:
+            found = _gradients(loss, leaves, create_graph)
+            return {name: ranks.summed(grad) for name, grad in found.items()}, ranks.summed(loss)
+        reduction = Reduction(leaves)
+        found = _gradients(loss, leaves, create_graph)
+        summed, total = reduction.finish(loss)
+        return {name: summed[name] for name in found}, total
 
     def _forward(self, net: Net, batches: Sequence[Batch], nudges: Tree) -> list[Output]:
         """One joint pass, or one per batch: `bn` is protocol. Batches that share their input share the pass."""
@@ -168,9 +186,10 @@ class Engine(ABC):
         """All examples of a task, a chunk at a time."""
         return (self.reader.batch(columns, task) for columns in self.chunks(examples, size))
 
-    def chunks(self, examples: Examples, size: int) -> Iterator[Tree]:
-        """The columns of all examples, as stored, a chunk at a time."""
-        for start in range(0, len(examples), size):
+    def chunks(self, examples: Examples, size: int, ranks: Ranks | None = None) -> Iterator[Tree]:
+        """The columns of all examples, as stored, a chunk at a time; of several ranks each gets its share."""
+        starts = range(0, len(examples), size)
+        for start in starts if ranks is None else starts[ranks.share(len(starts))]:
             index = torch.arange(start, min(start + size, len(examples)), device=examples.rows.device)
             if self.stacked:
                 index = index.expand(self.lanes, -1)
@@ -195,6 +214,29 @@ class Engine(ABC):
 
     def _scaled(self, grads: Tree) -> Tree:
         return grads
+
+    # ---- ranks
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Within the block batches are this rank's shares, and statistics and gradients those of the whole."""
+        if self.ranks is None:
+            yield
+            return
+        self._share(self.ranks)
+        try:
+            yield
+        finally:
+            self._share(None)
+
+    def _share(self, ranks: Ranks | None) -> None:
+        self._sharing = ranks
+        for norm in self._norms:
+            if isinstance(norm, Norm):
+                norm.ranks = ranks
+
+    def whole(self, tree: Tree) -> Tree:
+        """Columns of the current step's share as those of the whole batch, which a method's state may follow."""
+        return whole_rows(self._sharing, tree)
 
     # ---- state
     def update_state(self, fn: Callable[..., Tree], *trees: Tree) -> None:
@@ -272,7 +314,8 @@ class Single(Engine):
 
     def _run(self, body: Body, batches: Sequence[Batch], trees: Sequence[Tree], nudges: Tree) -> Any:
         self._same_input = same_input(batches)
-        return body(Net(self.model, self.kinds, self.state), batches, trees, nudges, {})
+        net = Net(self.model, self.kinds, self.state, ranks=self._sharing)
+        return body(net, batches, trees, nudges, {})
 
     def lift(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         return fn
@@ -282,6 +325,11 @@ class Single(Engine):
 
     def only(self, lanes: Sequence[int]) -> Engine:
         return self
+
+
+def _gradients(loss: Tensor, leaves: Tree, create_graph: bool) -> Tree:
+    grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, create_graph=create_graph)
+    return {name: grad for name, grad in zip(leaves, grads, strict=True) if grad is not None}
 
 
 def bind(fn: Callable[..., Any], fields: Tree) -> Callable[..., Any]:

@@ -46,12 +46,17 @@ class Evaluator:
         """[4] or [lanes, 4]: the sums of `Method.score` over all test examples of a task."""
         test = self.tests[task]
         columns = self.memory.columns(task) if self.memory is not None else {}
-        chunks = self.engine.chunks(test, CHUNK[test.rows.device.type])
+        ranks = self.engine.ranks
+        chunks = self.engine.chunks(test, CHUNK[test.rows.device.type], ranks)
         if not test.rows.is_cuda:
             parts = [self._score(chunk, task, columns) for chunk in chunks]
         else:
             parts = [self._replayed(chunk, task, columns) for chunk in chunks]
-        return torch.stack(parts).sum(0)
+        if ranks is None:
+            return torch.stack(parts).sum(0)
+        # A rank whose share has no chunk adds nothing.
+        own = torch.stack(parts).sum(0) if parts else self.engine.place(torch.zeros(4))
+        return ranks.total(own)
 
     def _score(self, columns: Tree, task: int, memory: Tree) -> Tensor:
         engine = self.engine

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from reprise.memory import Memory
 from reprise.plan import Plan
+from reprise.ranks import Ranks
 from reprise.streams.stream import Normalise, Phase
 from reprise.types import Batch, Tree
 
@@ -44,7 +45,13 @@ class Feed:
     """The batches of one phase, by step. Tables are [steps, rows], or [steps, lanes, rows] when stacked."""
 
     def __init__(
-        self, phase: Phase, plans: Sequence[Plan], memory: Memory | None, reader: Reader, stacked: bool
+        self,
+        phase: Phase,
+        plans: Sequence[Plan],
+        memory: Memory | None,
+        reader: Reader,
+        stacked: bool,
+        ranks: Ranks | None = None,
     ) -> None:
         self.phase, self.memory, self.reader = phase, memory, reader
         self.plan = plans[0]
@@ -53,7 +60,9 @@ class Feed:
         def table(arrays: list[np.ndarray]) -> Tensor:
             if len({array.shape for array in arrays}) > 1:
                 raise ValueError("lanes of one group must replay batches of one shape")
-            return torch.as_tensor(np.stack(arrays, 1) if stacked else arrays[0], device=device)
+            rows = np.stack(arrays, 1) if stacked else arrays[0]
+            own = slice(None) if ranks is None else ranks.share(rows.shape[-1])
+            return torch.as_tensor(rows[..., own], device=device)
 
         self.current = table([plan.current for plan in plans])
         self.replay = {role: table([plan.replay[role] for plan in plans]) for role in self.plan.replay}

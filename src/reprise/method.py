@@ -65,6 +65,8 @@ class Method:
     """Memory columns recomputed for all rows at each task end."""
     captures: ClassVar[bool] = True
     """A step needs nothing of the host, so that it may become a CUDA graph."""
+    divides: ClassVar[bool] = True
+    """Ranks may share a step's batches; else each of them makes the whole step."""
     first_task_is_sgd: ClassVar[bool] = True
     """While there is only one task, it trains as plain SGD does (a check holds it to that)."""
     inert: ClassVar[frozenset[str]] = frozenset()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
@@ -18,6 +18,7 @@ from reprise.build import Cell
 from reprise.config import Experiment
 from reprise.errors import Diverged, InputError
 from reprise.files import remove_partial
+from reprise.following import Leader, Wish, announce, dismiss, follow, hand_on
 from reprise.forking import Fork
 from reprise.groups import Job, group_name, lane_groups, make_job
 from reprise.keeping import GroupKeeper, Saving, Seat, go_on, tidy
@@ -26,6 +27,7 @@ from reprise.locks import try_lock
 from reprise.loggers import check_loggers, make_loggers
 from reprise.observe import Observer, Several
 from reprise.progress import Notice, Outlook, Report, Watch
+from reprise.ranks import Ranks, join, launched, leave
 from reprise.results import (
     Folder,
     Record,
@@ -39,7 +41,7 @@ from reprise.results import (
 from reprise.streams import make_stream, stream_kind
 from reprise.streams.split import Pool
 from reprise.streams.stream import Stream
-from reprise.train import Outcome, Trainer
+from reprise.train import Keeper, Outcome, Trainer
 from reprise.workers import in_processes, many_cores
 
 LARGEST_GROUP = 120
@@ -93,19 +95,72 @@ def run_experiments(
     artifacts: Sequence[str] = (),
     log: Sequence[str] = (),
 ) -> Iterator[Record]:
+    """Yield the record of every experiment and seed as it is known.
+
+    artifacts  what each run leaves beside its record (artifacts.KINDS); a finished run that left none runs again
+    log        tools that show curves while runs train (loggers.LOGGERS)
+
+    Where `torchrun` started several ranks they train one run after another together: the first yields the records,
+    the others nothing.
+    """
+    where, leaving = pick_device(device), (check_kinds(artifacts), check_loggers(log))
+    if not launched():
+        yield from _run_experiments(
+            experiments, seeds, data, where, out, store, lanes, watch, saving, fork, leaving
+        )
+        return
+    if leaving[0]:
+        raise InputError("artifacts: a run on several ranks leaves none; leave it out, or use one process.")
+    ranks = join(where)
+    if not ranks.first:
+        follow(ranks, partial(_follower, ranks, data, where))
+        leave()
+        return
+    try:
+        yield from _run_experiments(
+            experiments, seeds, data, where, out, store, 1, watch, saving, fork, leaving, ranks
+        )
+    except Diverged:  # raised last, after all other runs
+        dismiss(ranks)
+        raise
+    # Any other error ends this process, which the others notice: they may be waiting for it anywhere.
+    dismiss(ranks)
+    leave()
+
+
+def _follower(
+    ranks: Ranks, data: Path | None, device: torch.device, experiment: Experiment, seed: int
+) -> Trainer:
+    set_arithmetic(experiment.precision)
+    return Trainer([_cell(experiment, seed, data)], device, ranks=ranks)
+
+
+def _run_experiments(
+    experiments: Sequence[Experiment],
+    seeds: Sequence[int],
+    data: Path | None,
+    where: torch.device,
+    out: Path | None,
+    store: Path | None,
+    lanes: int | None,
+    watch: Watch | None,
+    saving: Saving | None,
+    fork: Fork | None,
+    leaving: tuple[tuple[str, ...], tuple[str, ...]],
+    ranks: Ranks | None = None,
+) -> Iterator[Record]:
     """Yield the record of every experiment and seed as it is known; what is on disk already is not run again.
 
     An interrupted run goes on from its newest whole checkpoint. A run that another process is training is waited
     for, after all others.
 
-    out        the folder of the one experiment
-    store      a folder of such folders, for several
-    fork       where the runs begin, if not at the beginning
-    artifacts  what each run leaves beside its record (artifacts.KINDS); a finished run that left none runs again
-    log        tools that show curves while runs train (loggers.LOGGERS)
+    out      the folder of the one experiment
+    store    a folder of such folders, for several
+    fork     where the runs begin, if not at the beginning
+    leaving  artifacts that each run leaves, and tools that show its curves
     """
-    where, watch = pick_device(device), watch or _unwatched
-    kinds, tools = check_kinds(artifacts), check_loggers(log)
+    watch = watch or _unwatched
+    kinds, tools = leaving
     if store is not None and (store / "experiment.json").exists():
         raise InputError(f"out: {store} holds one experiment, no store of several; name another folder.")
     folders: dict[Experiment, Folder | None] = {}
@@ -144,7 +199,7 @@ def run_experiments(
     lost: list[str] = []
     while todo:
         elsewhere: list[Job] = []
-        for job, ended in execute(todo, data, where, lanes, watch, saving or Saving(), fork):
+        for job, ended in execute(todo, data, where, lanes, watch, saving or Saving(), fork, ranks):
             if ended.elsewhere:
                 elsewhere.append(job)
             elif ended.record is not None:
@@ -169,18 +224,20 @@ def execute(
     watch: Watch,
     saving: Saving | None = None,
     fork: Fork | None = None,
+    ranks: Ranks | None = None,
 ) -> Iterator[tuple[Job, Ended]]:
-    """Train the jobs: lanes on a GPU; on a CPU, where stacked convolutions are slow, one process each."""
+    """Train the jobs: lanes on a GPU; on a CPU, where stacked convolutions are slow, one process each; with ranks one
+    after another."""
     saving = saving or Saving()
-    stacked = device.type == "cuda" or (lanes or 1) > 1
-    if not stacked and len(jobs) > 1 and many_cores():
+    stacked = ranks is None and (device.type == "cuda" or (lanes or 1) > 1)
+    if not stacked and ranks is None and len(jobs) > 1 and many_cores():
         work = [(job, (job, data, saving, fork)) for job in jobs]
         yield from in_processes(_alone, work, watch, _last_report)
         return
     groups = _groups(jobs, (lanes or LARGEST_GROUP) if stacked else 1)
     while groups:
         group = groups.pop(0)
-        ended = _try_group(group, data, device, watch, saving, fork)
+        ended = _try_group(group, data, device, watch, saving, fork, ranks)
         if ended is None:
             size = _fitting_size(group, data, device, lanes)
             watch(
@@ -230,6 +287,7 @@ def _try_group(
     watch: Watch,
     saving: Saving,
     fork: Fork | None,
+    ranks: Ranks | None,
 ) -> list[Ended] | None:
     """How a group ended, or None where the GPU's memory was too small; by then nothing holds any of it."""
     with _claimed(group) as (free, ended):
@@ -239,7 +297,7 @@ def _try_group(
         began = time.perf_counter()
         trained: list[Ended] | None = None
         try:
-            trained = train_group(free, data, device, watch, saving, fork)
+            trained = train_group(free, data, device, watch, saving, fork, ranks=ranks)
         except RuntimeError as error:
             if not fit.is_shortage(error):
                 raise
@@ -288,8 +346,12 @@ def _fitting_size(group: Sequence[Job], data: Path | None, device: torch.device,
 
 
 def cells_of(group: Sequence[Job], data: Path | None) -> list[Cell]:
-    pool = load_pool(group[0].experiment.stream, data)
-    return [Cell(job.experiment, job.seed, stream_of(job.experiment, job.seed, pool)) for job in group]
+    return [_cell(job.experiment, job.seed, data) for job in group]
+
+
+def _cell(experiment: Experiment, seed: int, data: Path | None) -> Cell:
+    pool = load_pool(experiment.stream, data)
+    return Cell(experiment, seed, stream_of(experiment, seed, pool))
 
 
 def train_group(
@@ -300,6 +362,7 @@ def train_group(
     saving: Saving | None = None,
     fork: Fork | None = None,
     asked: Callable[[], int | None] = stopping.asked,
+    ranks: Ranks | None = None,
 ) -> list[Ended]:
     """Train claimed jobs together, from where they were interrupted, and write their records."""
     set_arithmetic(group[0].experiment.precision)
@@ -309,14 +372,21 @@ def train_group(
         watch(Report(name, len(group), done, total, what, time.perf_counter() - began))
 
     seats = [Seat(job.folder, job.key) for job in group if job.folder is not None]
-    trainer = Trainer(cells_of(group, data), device, observer=observer_of(group))
+    cells = cells_of(group, data)
+    if ranks is not None:
+        announce(ranks, group[0].experiment, group[0].seed)
+    trainer = Trainer(cells, device, ranks=ranks, observer=observer_of(group))
     resumed = bool(seats) and go_on(trainer, seats, lambda text: watch(Notice(text)))
     if fork is not None and not resumed:
         fork.begin(trainer, [job.seed for job in group], seats)
-    keeper = GroupKeeper(seats, saving or Saving(), asked)
+    if ranks is not None:
+        hand_on(ranks, trainer, begun=resumed or fork is not None)
+    wish = asked if ranks is None else Wish(ranks)
+    keeper = GroupKeeper(seats, saving or Saving(), wish)
+    kept: Keeper = Leader(keeper, wish) if isinstance(wish, Wish) else keeper
     with stopping.heeding():
         try:
-            outcomes = trainer.run(progress, keeper=keeper)
+            outcomes = trainer.run(progress, keeper=kept)
         except Diverged:
             outcomes = trainer.outcomes
         ended = [_recorded(job, outcome, data, device) for job, outcome in zip(group, outcomes, strict=True)]

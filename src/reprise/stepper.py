@@ -30,7 +30,8 @@ class Stepper:
         self._losses: list[Tensor] = []
 
     def run(self, step: int) -> None:
-        self._losses.append(self.method.step(self.engine, self.feed.batches(step)))
+        with self.engine.together():
+            self._losses.append(self.method.step(self.engine, self.feed.batches(step)))
 
     def losses(self, first: int, last: int) -> Tensor:
         return torch.stack(self._losses[first - self.start : last - self.start])
@@ -85,7 +86,9 @@ class Steppers:
 
     def stepper(self, feed: Feed, start: int = 0) -> Stepper:
         """On a GPU, with steps all alike, an optimizer without host state and a method that allows it: a graph."""
-        alike = feed.uniform and self.optimizer == "sgd" and self.method.captures
+        alike = (
+            feed.uniform and self.optimizer == "sgd" and self.method.captures and self.engine.ranks is None
+        )
         if not (feed.current.is_cuda and alike and feed.steps > max(start, feed.quiet) + WARM_UP + 1):
             return Stepper(self.method, self.engine, feed, start)
         learning = frozenset(name for name, p in self.engine.params.items() if p.requires_grad)

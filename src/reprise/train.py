@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from reprise.build import Cell, fast_lanes, join_phases, join_tests, make_engine, under_one_method
 from reprise.cost import measure_cost
@@ -19,6 +20,7 @@ from reprise.feed import Feed
 from reprise.ledger import bytes_kept, make_memory, make_reader, model_bytes, quota_of
 from reprise.observe import Observer
 from reprise.plan import Draws, Plan, draw_order, draw_plan, draw_reservoir_replay
+from reprise.ranks import Ranks
 from reprise.remember import remember
 from reprise.stepper import Stepper, Steppers
 from reprise.streams.stream import Phase
@@ -94,12 +96,18 @@ class Trainer:
         stacked: bool | None = None,
         kernels: bool | None = None,
         observer: Observer | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.own_methods = [cell.experiment.method for cell in cells]
         self.cells, self.device = under_one_method(cells), device
         cells = self.cells
         self.experiment = cells[0].experiment
         self.method = self.experiment.method
+        self.ranks = ranks
+        if ranks is not None:
+            if len(cells) > 1:
+                raise ValueError("ranks train one run at a time, no lanes")
+            stacked = kernels = False
         if kernels is None:
             kernels = stacked is not False and fast_lanes(self.experiment, device)
         # With kernels a run alone is a stack of one: its result does not depend on the company it is in.
@@ -109,7 +117,9 @@ class Trainer:
         self.phases = join_phases(streams, self.stacked, device)
         self.tests = join_tests(streams, self.stacked, device)
         self.reader = make_reader(self.experiment, self.stream, device)
-        self.engine = make_engine(cells, streams, self.reader, self.stacked, device, kernels)
+        self.engine = make_engine(
+            cells, streams, self.reader, self.stacked, device, kernels, ranks if self.method.divides else None
+        )
         self.engine.enter(0)
         self.steppers = Steppers(self.method, self.engine, self.experiment.optimizer)
         self.needs = self.method.needs(self.stream)
@@ -235,6 +245,16 @@ class Trainer:
             remember(
                 self.engine, self.memory, self.cells, self.quotas, self.needs, self.stream, phase, orders
             )
+        if self.ranks is not None:
+            # Everyone has done the same; should one have rounded otherwise, it must not stay so.
+            self.ranks.agree(self._numbers())
+
+    def _numbers(self) -> Iterator[Tensor]:
+        """The tensors that a task changes."""
+        for tree in (self.engine.params, self.engine.buffers, self.engine.state):
+            yield from (tensor.data for tensor in tree.values())
+        for shelf in self.memory.shelves if self.memory is not None else ():
+            yield from shelf.columns.values()
 
     def _recall(self, phase: Phase, steps: int, size: int) -> Iterator[Batch]:
         """Batches from the memory of the tasks before this one: what a method's `end_task` may look back at."""
@@ -263,7 +283,7 @@ class Trainer:
 
     def _feed(self, i: int, phase: Phase, orders: Sequence[np.ndarray]) -> Feed:
         plans = [self._plan(lane, cell, i, phase, orders[lane]) for lane, cell in enumerate(self.cells)]
-        return Feed(phase, plans, self.memory, self.reader, self.stacked)
+        return Feed(phase, plans, self.memory, self.reader, self.stacked, self.engine.ranks)
 
     def _plan(self, lane: int, cell: Cell, i: int, phase: Phase, order: np.ndarray) -> Plan:
         e = self.experiment

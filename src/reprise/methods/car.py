@@ -17,8 +17,10 @@ from reprise.compress import (
     COMPRESSIONS,
     DISTANCES,
     NEEDS_WEIGHT,
+    POINTWISE,
     compressed_size,
     importance_weights,
+    mmd,
     resolve_compression,
 )
 from reprise.engine import Engine
@@ -84,7 +86,9 @@ class CAR(ER):
         now, then = COMPRESSIONS[self.compress](out), batch.kept["activation"]
         if weight is not None:
             weight = weight.expand_as(now)
-        return loss + self.lam_fm * DISTANCES[self.distance](now, then, weight, self.reduction)
+        if self.distance == "mmd":
+            return loss + self.lam_fm * net.of_all(mmd, now, then)
+        return loss + self.lam_fm * net.mean(POINTWISE[self.distance](now, then, weight, self.reduction))
 
     def keep(self, engine: Engine, batch: Batch) -> Tree:
         return {"activation": engine.compute(self._activation, batch, mode=self.store)}

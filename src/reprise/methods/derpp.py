@@ -40,16 +40,16 @@ class DERpp(Method):
 
     def objective(self, net: Net, batch: Batch, out: Output) -> Tensor:
         if batch.role == "replay":
-            return self.alpha * self.mismatch(out.prediction, batch.kept["logits"])
+            return self.alpha * net.mean(*self.mismatch(out.prediction, batch.kept["logits"]))
         loss = net.loss(batch, out)
         return self.beta * loss if batch.role == "labels" else loss
 
     @staticmethod
-    def mismatch(now: Tensor, then: Tensor) -> Tensor:
-        """Mean squared difference, over the classes there were (one head over all classes grows)."""
+    def mismatch(now: Tensor, then: Tensor) -> tuple[Tensor, Tensor]:
+        """Squared differences, and which count: the classes there were (one head over all classes grows)."""
         known = then.isfinite()
         difference = torch.where(known, now, 0.0) - torch.where(known, then, 0.0)
-        return difference.square().sum() / known.to(now.dtype).sum().clamp(min=1.0)
+        return difference.square(), known
 
     def keep(self, engine: Engine, batch: Batch) -> Tree:
         return {"logits": engine.compute(self._logits, batch)}

@@ -84,7 +84,8 @@ class HAL(ER):
             grads, loss = self._with_hindsight(engine, grads, loss, _as_anchors(engine, drawn[0]))
         with torch.no_grad():
             features = engine.compute(self._features, seen[0], mode="train")
-            engine.update_state(self.follow, {"x": seen[0].x, "f": features} | _labels(seen[0], engine))
+            shown = {"x": seen[0].x, "f": features} | _labels(seen[0], engine)
+            engine.update_state(self.follow, engine.whole(shown))
         engine.apply(grads)
         return loss
 
@@ -104,7 +105,7 @@ class HAL(ER):
         """λ · mean over anchors of ‖F_θ(e) − F_θ̃(e)‖², summed over the outputs."""
         then = net.at(ahead)(batch.x, batch.task).prediction
         apart = torch.where(out.prediction.isfinite(), out.prediction - then, 0.0)
-        return self.lam_anchor * apart.square().flatten(1).sum(1).mean()
+        return self.lam_anchor * net.mean(apart.square().flatten(1).sum(1))
 
     def _features(self, net: Net, batch: Batch) -> Tensor:
         return pooled(net(batch.x, batch.task).features)

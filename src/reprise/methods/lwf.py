@@ -57,18 +57,17 @@ class LwF(Method):
         total = net.loss(batch, out)
         for j, (name, now) in enumerate(_answers(net, out.features).items()):
             old = (j < net.state["done"]).to(total.dtype)
-            total = total + self.lam * old * self.moved(net.kind(j), now, told[name])
+            total = total + self.lam * old * net.mean(self.moved(net.kind(j), now, told[name]))
         return total
 
     def moved(self, kind: Kind, now: Tensor, then: Tensor) -> Tensor:
-        """T² KL(then ‖ now) at temperature T, averaged over examples (and pixels); a squared error for real
-        values."""
+        """T² KL(then ‖ now) at temperature T of each example (and pixel); a squared error for real values."""
         if isinstance(kind, Regress):
-            return (now - then).square().mean()
+            return (now - then).square()
         t = self.temperature
         log_now, then = F.log_softmax(now / t, 1), F.softmax(then / t, 1)
         kl = (then * (then.clamp(min=1e-30).log() - log_now)).sum(1)
-        return t * t * kl.mean()
+        return t * t * kl
 
     def _old_answers(self, net: Net, batch: Batch, copied: Tree) -> Tree:
         there = net.at(copied)

@@ -31,6 +31,7 @@ class MER(Method):
 
     replays: ClassVar[bool] = True
     first_task_is_sgd: ClassVar[bool] = False
+    divides: ClassVar[bool] = False
 
     beta: float = 0.1
     """β, part of the way that is kept"""

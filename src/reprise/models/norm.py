@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from reprise.ranks import Ranks
+
 FEW_CHANNELS = 32
 MANY_PIXELS = 256
 
@@ -23,6 +25,7 @@ class Norm(nn.BatchNorm2d):
 
     by_rows   allows the form that is fast on a CPU
     kernels   runs lanes by the kernels of `reprise.kernels`
+    ranks     those that share the batch whose statistics are meant; None: this process has all of it
     """
 
     def __init__(self, channels: int, relu: bool = False) -> None:
@@ -33,12 +36,15 @@ class Norm(nn.BatchNorm2d):
         self.num_batches_tracked = None
         self.by_rows = False
         self.kernels = False
+        self.ranks: Ranks | None = None
 
     def forward(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
         """relu(norm(x) + plus); x and plus [n, c, h, w] may be of less precision than the statistics."""
         if self.kernels:
             by_kernels = self.training or not torch.is_grad_enabled()
             return self._by_kernels(x, plus) if by_kernels else self._by_fixed_line(x, plus)
+        if self.ranks is not None and self.training:
+            return self._by_all_ranks(self.ranks, x, plus)
         pays = x.shape[1] < FEW_CHANNELS and x.shape[2] * x.shape[3] >= MANY_PIXELS
         if (
             self.by_rows
@@ -56,6 +62,25 @@ class Norm(nn.BatchNorm2d):
             out = super().forward(x.to(self.weight.dtype))
             out = out if plus is None else out.add_(plus)
         return (F.relu(out, inplace=True) if self.relu else out).to(x.dtype)
+
+    def _by_all_ranks(self, ranks: Ranks, x: Tensor, plus: Tensor | None) -> Tensor:
+        """By the statistics of the whole batch, of which a rank may have nothing (`nn.SyncBatchNorm` needs a GPU)."""
+        wide = x.to(self.weight.dtype)
+        count = ranks.total(wide.new_full((), wide.numel() // wide.shape[1]))
+        mean = ranks.summed(wide.sum((0, 2, 3))) / count
+        centred = wide - mean[:, None, None]
+        var = ranks.summed(centred.square().sum((0, 2, 3))) / count
+        if self.track_running_stats:
+            assert self.running_mean is not None
+            assert self.running_var is not None
+            assert self.momentum is not None
+            with torch.no_grad():
+                self.running_mean.lerp_(mean, self.momentum)
+                self.running_var.lerp_(var * (count / (count - 1)), self.momentum)
+        slope = self.weight * (var + self.eps).rsqrt()
+        out = torch.addcmul(self.bias[:, None, None], centred, slope[:, None, None])
+        out = out if plus is None else out + plus
+        return (F.relu(out) if self.relu else out).to(x.dtype)
 
     def _by_kernels(self, x: Tensor, plus: Tensor | None) -> Tensor:
         from reprise.kernels import ops
