@@ -13,6 +13,8 @@ from reprise.errors import InputError
 from reprise.experiments import SCALES, SHEETS, Place, find_scale, scaled_m
 from reprise.experiments.places import paper
 from reprise.experiments.reproduce import find_sheets, plan_batches
+from reprise.report.read import read_sources
+from reprise.report.sheets import fill_sheet
 from reprise.results import read_store
 from reprise.streams import STREAMS
 
@@ -115,3 +117,32 @@ def test_a_figure_is_reproduced_and_the_second_time_nothing_runs(
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*")}
     assert main(command) == 0
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*")} == files
+
+
+SPLIT = [name for name in SHEETS if name.startswith("split")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        *SPLIT,
+        pytest.param(
+            "all",
+            marks=pytest.mark.skipif("rooms" not in STREAMS, reason="the stream `rooms` is not there yet"),
+        ),
+    ],
+)
+def test_smoke_fills_every_cell(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """One folder for all: tables share cells. The multi-task model has nothing to forget, nor to fall behind."""
+    folder = tmp_path_factory.getbasetemp() / "smoke"
+    assert main(["reproduce", name, "--out", str(folder)]) == 0
+    groups = read_sources([folder / "store"]).groups
+    for sheet in find_sheets(name):
+        empty = [
+            (e.place.part, e.place.row, e.place.column, e.metric.title)
+            for e in fill_sheet(sheet, groups).entries
+            if e.summary["n"] == 0 and e.place.method != "multitask"
+        ]
+        assert empty == []
+    assert (folder / "report" / "index.html").exists()

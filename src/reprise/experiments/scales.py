@@ -9,11 +9,14 @@ from typing import Any
 from reprise.config import Experiment, make_experiment
 from reprise.errors import InputError
 from reprise.experiments.places import Place, printed_seeds
+from reprise.methods import METHODS
 from reprise.streams import stream_kind
 from reprise.streams.split import CLASSES_PER_TASK
 
 PAPER_CLASSES = 85
 """Classes of the paper's Split streams: m is a multiple of them."""
+REFERENCE_STEPS = 3
+"""The paper trains the multi-task reference for so many times the steps of a task."""
 MEMORY_SHARE = 16
 """At smaller scales a Taskonomy task remembers one in so many of the paper's examples: no two scales meet."""
 
@@ -37,6 +40,8 @@ class Scale:
         own = {**place.fields, **self.fields.get(stream, {})}
         if "m" in own:
             own["m"] = scaled_m(self, place)
+        if METHODS[place.method].merged and "steps" in own:
+            own["steps"] *= REFERENCE_STEPS
         return make_experiment(stream, place.method, own, stream_kind(stream).protocol)
 
     def seeds_of(self, place: Place) -> int:
@@ -67,7 +72,7 @@ SCALES = {
             {"split_cifar": "split-shapes", "split_miniimagenet": "split-shapes", "taskonomy": "rooms"},
             {
                 "split-shapes": {"tasks": 3, "steps": 12, "encoder": "convnet-small"},
-                "rooms": {"steps": 4},
+                "rooms": {"steps": 6, "size": 32, "views": 8, "buildings": "8,1,2", "batch": 8, "replay": 8},
             },
             seeds=1,
         ),
