@@ -252,10 +252,12 @@ def execute(
 
 def _groups(jobs: Sequence[Job], largest: int) -> list[list[Job]]:
     """Runs that were interrupted together go on together; the others are grouped anew."""
+    own = [None if job.folder is None else Archive(job.folder / "checkpoints").company() for job in jobs]
+    # One that was killed before its first checkpoint is known by those that were faster.
+    known = {key: company for company in own if company is not None for key in company}
     companies: dict[tuple[str, ...] | None, list[Job]] = {}
-    for job in jobs:
-        company = None if job.folder is None else Archive(job.folder / "checkpoints").company()
-        companies.setdefault(company, []).append(job)
+    for job, company in zip(jobs, own, strict=True):
+        companies.setdefault(company or known.get(job.key), []).append(job)
     fresh = companies.pop(None, [])
     groups = []
     for company, members in companies.items():
