@@ -16,7 +16,6 @@ from reprise.experiments.reproduce import find_sheets, plan_batches
 from reprise.report.read import read_sources
 from reprise.report.sheets import fill_sheet
 from reprise.results import read_store
-from reprise.streams import STREAMS
 
 TABLES = [name for name in paper()["tables"] if not name.startswith("exp_details")]
 
@@ -59,8 +58,6 @@ def test_the_docstring_has_command_and_expectation(name: str) -> None:
 def test_every_place_has_an_experiment(scale: str) -> None:
     for sheet in find_sheets("all"):
         for place in sheet.places:
-            if SCALES[scale].streams[place.benchmark] not in STREAMS:
-                continue
             experiment = SCALES[scale].experiment(place)
             assert experiment.method_name == place.method
             if "lam_fm" in place.fields:
@@ -119,30 +116,19 @@ def test_a_figure_is_reproduced_and_the_second_time_nothing_runs(
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*")} == files
 
 
-SPLIT = [name for name in SHEETS if name.startswith("split")]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        *SPLIT,
-        pytest.param(
-            "all",
-            marks=pytest.mark.skipif("rooms" not in STREAMS, reason="the stream `rooms` is not there yet"),
-        ),
-    ],
-)
-def test_smoke_fills_every_cell(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """One folder for all: tables share cells. The multi-task model has nothing to forget, nor to fall behind."""
-    folder = tmp_path_factory.getbasetemp() / "smoke"
-    assert main(["reproduce", name, "--out", str(folder)]) == 0
-    groups = read_sources([folder / "store"]).groups
-    for sheet in find_sheets(name):
+def test_smoke_fills_every_cell(tmp_path: Path) -> None:
+    """The multi-task model has nothing to forget, nor to fall behind."""
+    assert main(["reproduce", "all", "--scale", "smoke", "--out", str(tmp_path)]) == 0
+    groups = read_sources([tmp_path / "store"]).groups
+    for sheet in find_sheets("all"):
         empty = [
             (e.place.part, e.place.row, e.place.column, e.metric.title)
             for e in fill_sheet(sheet, groups).entries
             if e.summary["n"] == 0 and e.place.method != "multitask"
         ]
         assert empty == []
-    assert (folder / "report" / "index.html").exists()
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert 'class="panel"' in page
+    assert "rooms, sequence 1 — depth" in page  # predictions
+    assert 'class="shelf"' in page

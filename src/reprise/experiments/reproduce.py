@@ -12,8 +12,8 @@ from reprise.errors import Diverged, InputError
 from reprise.experiments.places import Sheet
 from reprise.experiments.scales import Scale
 from reprise.experiments.tables import SHEETS
+from reprise.reference import run_compared
 from reprise.results import Record
-from reprise.runner import run_experiments
 
 ALL = "all"
 
@@ -55,8 +55,8 @@ def run_sheets(sheets: Sequence[Sheet], scale: Scale, store: Path, **how: Any) -
     lost: list[Diverged] = []
     for batch in plan_batches(sheets, scale):
         try:
-            yield from run_experiments(
-                batch.experiments, batch.seeds, store=store, artifacts=batch.artifacts, **how
+            yield from run_compared(
+                batch.experiments, batch.seeds, store, train=True, artifacts=batch.artifacts, **how
             )
         except Diverged as error:
             lost.append(error)

@@ -42,7 +42,7 @@ class Scale:
             own["m"] = scaled_m(self, place)
         if METHODS[place.method].merged and "steps" in own:
             own["steps"] *= REFERENCE_STEPS
-        return make_experiment(stream, place.method, own, stream_kind(stream).protocol)
+        return make_experiment(stream, place.method, own, stream_kind(stream).protocol_of(place.method))
 
     def seeds_of(self, place: Place) -> int:
         """How many seeds a place is the mean of."""

@@ -16,6 +16,7 @@ from reprise.report.pictures import Picture, show_input, show_target
 from reprise.report.read import Group
 from reprise.report.sections import Section, method_name
 from reprise.report.text import Table
+from reprise.results import SAMPLES_FILE
 
 Arrays = dict[str, np.ndarray]
 GENERATED = ("split-shapes", "rooms")
@@ -137,7 +138,7 @@ def allowed(group: Group, embed_images: bool) -> bool:
     return embed_images or group.stream in GENERATED
 
 
-FILES = {"memory": Path("artifacts", LAST_FILES["memory"]), "samples": Path("samples.npz")}
+FILES = {"memory": Path("artifacts", LAST_FILES["memory"]), "samples": Path(SAMPLES_FILE)}
 """Where a run's folder has pictures: of its memory, and of its final answers to a few test images."""
 
 

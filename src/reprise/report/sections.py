@@ -98,7 +98,8 @@ def defaults(group: Group) -> dict[str, Any]:
     """What a group's fields are when nobody says anything; nothing for streams and methods we do not know."""
     if group.stream not in STREAMS or group.method not in OUR_METHODS:
         return {}
-    return make_experiment(group.stream, group.method, {}, STREAMS[group.stream].protocol).to_dict()
+    protocol = STREAMS[group.stream].protocol_of(group.method)
+    return make_experiment(group.stream, group.method, {}, protocol).to_dict()
 
 
 def values_of(group: Group, metric: Metric) -> dict[int, float]:
