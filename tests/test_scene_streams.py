@@ -21,6 +21,7 @@ from reprise.plan import draw_flips
 from reprise.reference import reference_of, run_compared
 from reprise.streams import STREAMS, stream_kind, stream_of
 from reprise.streams.loading import Wanted, load_rooms, load_taskonomy
+from reprise.streams.rooms.worlds import Worlds, number_of
 from reprise.streams.scenes import divide_buildings, divide_points, task_names
 from reprise.streams.taskonomy import TASKS, load_pack
 from reprise.train import Trainer
@@ -415,3 +416,14 @@ def test_the_fields_of_the_small_stream_are_settled() -> None:
     assert scene_cell("er").experiment.buildings == FIELDS["buildings"]
     assert scene_cell("er").experiment.fill == "uniform_task"
     assert scene_cell("er").experiment.scope == "one_task"
+
+
+@pytest.mark.parametrize(
+    ("buildings", "views", "size"), [("100001,1,1", 1, 16), ("2,1,1", 4, 10**6), ("2,1,1", 10**9, 64)]
+)
+def test_worlds_without_end_are_refused(buildings: str, views: int, size: int) -> None:
+    """And never so many of a kind that they would be those of the next one."""
+    with pytest.raises(InputError, match="ask for fewer"):
+        Worlds.parse(buildings, views, size)
+    assert number_of("train-99999") < number_of("validation-0000")
+    assert number_of("validation-99999") < number_of("test-0000")

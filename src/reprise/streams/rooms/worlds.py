@@ -27,6 +27,10 @@ FIRST = {"train": 0, "validation": 100_000, "test": 200_000}
 SEED = 0
 """Of all worlds: rooms are data, the same for every experiment."""
 LEAST_SIZE = 16
+MOST_WORLDS = 100_000
+"""Of a kind: more would be those of the next kind."""
+MOST_PIXELS = 10**11
+"""Of all views together: some terabytes of labels."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,11 @@ class Worlds:
             )
         if size < LEAST_SIZE:
             raise InputError(f"size: {size} pixels are too few for a room; give {LEAST_SIZE} or more.")
+        if max(numbers) > MOST_WORLDS or sum(numbers) * views * size**2 > MOST_PIXELS:
+            raise InputError(
+                f"buildings, views, size: {counts} worlds of {views} views at {size} pixels are more than "
+                f"{MOST_WORLDS} of a kind or {MOST_PIXELS:.0e} pixels in all; ask for fewer."
+            )
         return Worlds((numbers[0], numbers[1], numbers[2]), views, size)
 
     @property
