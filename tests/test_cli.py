@@ -93,7 +93,7 @@ def timeless(record: dict[str, Any]) -> dict[str, Any]:
         ("run split-shapes --method er --lam_fm 3", "--lam_fm: er has no such field; car has it"),
         (
             "run split-shapes --method er --bogus=3",
-            "--bogus: er has no such field; the fields are batch, bn,",
+            "--bogus: er has no such field; the fields are artifacts, batch, bn,",
         ),
         ("run split-shapes --method er --lam x", "lam: 'x' is not a number; write for example 0.5"),
         ("run split-shapes --method er --lam nan", "lam: nan is not a finite number"),

@@ -293,10 +293,10 @@ def test_a_failure_leaves_the_records_of_finished_groups(
 ) -> None:
     trained = runner.train_group
 
-    def train_or_fail(group: list[Job], *rest: Any, **how: Any) -> Any:
+    def train_or_fail(group: list[Job], *rest: Any, **more: Any) -> Any:
         if group[0].experiment.method_name == "sgd":
             raise OSError("the power went")
-        return trained(group, *rest, **how)
+        return trained(group, *rest, **more)
 
     monkeypatch.setattr(runner, "train_group", train_or_fail)
     with pytest.raises(OSError, match="the power went"):

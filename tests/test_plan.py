@@ -365,3 +365,9 @@ def test_lanes_of_different_capacity_are_shown_what_their_own_reservoir_holds() 
     _, replayed = Feed(phase, plans, memory, reader, stacked=True).batches(1)
     for shown in replayed.x.flatten(1).tolist():
         assert set(shown) <= set(order[0].tolist())
+
+
+@pytest.mark.parametrize(("field", "epochs", "steps"), [("steps", 1, 10**12), ("epochs", 10**11, None)])
+def test_a_plan_too_large_for_any_memory_is_refused(field: str, epochs: int, steps: int | None) -> None:
+    with pytest.raises(InputError, match=f"^{field}: .* more than a plan can hold"):
+        draw_order(0, 0, 100, 10, epochs, steps)

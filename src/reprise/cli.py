@@ -30,6 +30,7 @@ from reprise.config import (
 )
 from reprise.docstrings import field_docs
 from reprise.errors import Diverged, InputError, StorageError
+from reprise.experiments import SCALES, SHEETS
 from reprise.forking import Fork
 from reprise.methods import METHODS
 from reprise.stopping import Stopped, listening
@@ -44,6 +45,9 @@ USAGE = """usage: reprise COMMAND ...
   list                       the streams and methods there are
   data fetch|check|pack|rooms  get, check and prepare data
   bench                      time a training step, alone and as stacked lanes, beside its peers
+  reproduce NAME             run what a table or figure of the paper needs, then write its report
+  predict RUN --task NAME FOLDER  a learner's answers to a folder of pictures
+  report [STORE ...]         tables, figures and one offline page of the records in a store
 
 `reprise COMMAND --help` tells more.
 """
@@ -116,7 +120,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(words: list[str]) -> Callable[[list[str]], int]:
-    known = {"run": _run, "tune": _tune, "demo": _demo, "list": _list, "data": _data, "bench": _bench}
+    known = {
+        **{"run": _run, "tune": _tune, "demo": _demo, "list": _list, "data": _data, "bench": _bench},
+        **{"reproduce": _reproduce, "report": _report, "predict": _predict},
+    }
     if not words:
         raise InputError(
             f"command: none was named; choose one of {', '.join(known)}, or say `reprise --help`."
@@ -215,6 +222,66 @@ def _bench(words: list[str]) -> int:
     parser = _parser("bench", about, "[--FIELD VALUE ...] ")
     _add_fields(parser, "what is measured", bench.Bench, bench.HINTS)
     return commands.bench(bench.make_bench(_read(parser, words, bench.HINTS)))
+
+
+def _reproduce(words: list[str]) -> int:
+    about = (
+        f"Run the cells of a table or figure of the paper that are not there yet ({', '.join(SHEETS)} or all), then "
+        "write the report. smoke: generated data on a CPU; sample: CIFAR-100 and one Taskonomy building; paper: the "
+        "full setting."
+    )
+    parser = _parser("reproduce", about, "NAME [--scale smoke|sample|paper] [--data DIR] [--out DIR] ")
+    parser.add_argument("name", nargs="?", help="a table or figure, or all")
+    parser.add_argument("--scale", metavar="NAME", default="smoke", help=f"one of {', '.join(SCALES)}")
+    hints = {name: SETTING_HINTS[name] for name in ("data", "out", "device", "lanes")}
+    _add_fields(parser, "how it is run", Setting, hints)
+    parser.add_argument("--embed-images", action="store_true", help="show pictures that are not ours to copy")
+    options = _read(parser, words, (*hints, "scale", "embed-images"))
+    if "name" not in options:
+        raise InputError(f"name: no table or figure was named; choose one of {', '.join([*SHEETS, 'all'])}.")
+    setting = make_setting({name: options[name] for name in hints if name in options})
+    commands.reproduce(options["name"], options["scale"], setting, "embed_images" in options)
+    return 0
+
+
+def _predict(words: list[str]) -> int:
+    """A learner's answers to a folder of pictures."""
+    about = (
+        "Answer every picture of a folder. RUN is a learner's folder, or a .pt2 file that one exported. Classes and "
+        "vectors become a table (CSV), maps become pictures, and arrays (.npy) where they are values."
+    )
+    parser = _parser("predict", about, "RUN --task NAME FOLDER [--out DIR] ")
+    parser.add_argument("run", nargs="?", help="folder of a learner, or a .pt2 file")
+    parser.add_argument("folder", nargs="?", help="folder of pictures; they are resized to what the task takes")
+    parser.add_argument("--task", metavar="NAME", help="the task to answer (a .pt2 file has one)")
+    parser.add_argument("--out", metavar="DIR", default="predictions", help="folder for the answers")
+    options = _read(parser, words, ("task", "out"))
+    for name in ("run", "folder"):
+        if name not in options:
+            raise InputError(f"{name}: none was named; say `reprise predict RUN --task NAME FOLDER`.")
+    from reprise.predictions import predict_folder
+
+    paths = (Path(options["run"]), options.get("task"), Path(options["folder"]), Path(options["out"]))
+    sys.stdout.write(predict_folder(*paths) + "\n")
+    return 0
+
+
+def _report(words: list[str]) -> int:
+    about = (
+        "Write tables (Markdown, LaTeX, CSV), figures (PNG, PDF) and one self-contained HTML page of the records in "
+        "folders or .jsonl files."
+    )
+    parser = _parser("report", about, "[STORE ...] --out DIR [--embed-images] ")
+    parser.add_argument("sources", nargs="*", help="folders of runs, or .jsonl files (default: runs)")
+    parser.add_argument(
+        "--out", metavar="DIR", default="report", help="folder for the report (default: report)"
+    )
+    about = "show pictures of data that is not ours to copy (Taskonomy, ImageNet, CIFAR)"
+    parser.add_argument("--embed-images", action="store_true", help=about)
+    options = _read(parser, words, ("out", "embed-images"))
+    sources = [Path(source) for source in options.get("sources") or [commands.STORE]]
+    commands.report(sources, Path(options["out"]), "embed_images" in options)
+    return 0
 
 
 # ---- arguments

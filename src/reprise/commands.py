@@ -13,7 +13,9 @@ from rich.console import Console
 from reprise import peers, tune
 from reprise.bench import Bench, Report, make_cases, measure
 from reprise.config import Setting, make_experiment
-from reprise.errors import Diverged
+from reprise.errors import Diverged, InputError
+from reprise.experiments import find_scale
+from reprise.experiments.reproduce import find_sheets, run_sheets
 from reprise.forking import Fork
 from reprise.keeping import Saving
 from reprise.methods import METHODS
@@ -62,7 +64,7 @@ class Request:
         s = self.setting
         return {
             **{"seeds": s.seeds, "data": s.data, "device": s.device, "lanes": s.lanes},
-            **{"workers": s.workers, "compiled": s.compile},
+            **{"workers": s.workers, "compiled": s.compile, "artifacts": s.artifacts, "log": s.log},
         }
 
     @property
@@ -181,6 +183,35 @@ def bench(wanted: Bench) -> int:
     for line in [*lines, f"File: {report.path}"]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     return 0 if any("error" not in row for row in report.rows) else 1
+
+
+def reproduce(name: str, scale_name: str, setting: Setting, embed_images: bool) -> None:
+    """Fill a table or figure of the paper, then write the report of all that the store holds."""
+    sheets, scale = find_sheets(name), find_scale(scale_name)
+    folder = setting.out or Path("reproduce")
+    how = {"data": setting.data, "device": setting.device, "lanes": setting.lanes}
+    diverged: Diverged | None = None
+    with progress_bars(Console(stderr=True)) as watch:
+        try:
+            records = list(run_sheets(sheets, scale, folder / "store", **how, watch=watch))
+            Console().print(f"{len(records)} runs: {folder / 'store'}", highlight=False, soft_wrap=True)
+        except Diverged as error:  # the report shows what there is, and the exit code tells
+            diverged = error
+    report([folder / "store"], folder / "report", embed_images)
+    if diverged is not None:
+        raise diverged
+
+
+def report(sources: Sequence[Path], out: Path, embed_images: bool) -> None:
+    """Write the report of some records."""
+    try:
+        from reprise.report.write import write_report
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"report: {error.name} is not installed; install the extra with `pip install 'reprise-cl[report]'`."
+        ) from None
+    page = write_report(sources, out, embed_images)
+    Console().print(f"Report: {page}", highlight=False, soft_wrap=True)
 
 
 def list_all() -> None:

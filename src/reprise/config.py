@@ -187,6 +187,10 @@ class Setting:
     """compile encoder and heads (scene streams)"""
     compare: bool = False
     """scene streams: train the multi-task reference too where it is missing, so that the performance drop is known"""
+    artifacts: tuple[str, ...] = ()
+    """what runs leave beside their records for the report: features, memory (default: nothing)"""
+    log: tuple[str, ...] = ()
+    """tools that show curves while runs train: tensorboard, wandb (default: none)"""
     save_steps: int | None = None
     """write a checkpoint every N steps"""
     save_minutes: float = 5.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +101,7 @@ def load_program(path: Path) -> Program:
     """A `.pt2` file of `export_task`, which needs neither the learner nor its modules."""
     found = {ABOUT: ""}
     try:
-        program = torch.export.load(str(path), extra_files=found)
+        program = torch.export.load(io.BytesIO(path.read_bytes()), extra_files=found)
         about = json.loads(found[ABOUT])
     except (OSError, RuntimeError, ValueError) as error:
         raise InputError(

@@ -31,6 +31,10 @@ class Job:
     """How it is run: neither changes a result."""
     folder: Path | None = None
     """Where its files go; None keeps nothing."""
+    artifacts: tuple[str, ...] = ()
+    """What it leaves there beside its record."""
+    log: tuple[str, ...] = ()
+    """Tools that show its curves while it trains."""
     key: str = ""
     """What the runs trained beside it know it by."""
 

@@ -313,10 +313,11 @@ class Learner:
         return found[0] if engine.stacked else found
 
     def report(self) -> str:
-        """What was learned, what was forgotten and what is remembered, as a table."""
-        from reprise.learner_report import report_table
+        """What was learned, forgotten and remembered, as a table; with the extra `report` also as a page in
+        `out`/report, which the last line names."""
+        from reprise.learner_report import report_table, write_page
 
-        return report_table(self)
+        return report_table(self) + write_page(self)
 
     def export(self, task: str, path: str | Path) -> Path:
         """Write the model of one task: `.pt2` (torch.export), `.onnx`, or `.safetensors` (weights alone).

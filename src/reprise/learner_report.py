@@ -45,6 +45,17 @@ def report_table(learner: Learner) -> str:
     return text.getvalue()
 
 
+def write_page(learner: Learner) -> str:
+    """The offline page of the learner's record, and the line that names it; nothing without the extra or a record."""
+    try:
+        from reprise.report.write import write_report
+    except ImportError:
+        return ""
+    if not (learner._folder / "record.json").exists():
+        return ""
+    return f"Page: {write_report([learner.out], learner.out / 'report')}\n"
+
+
 def _shown(value: float | None, judged: bool) -> str:
     if value is None:
         return "not measured"

@@ -49,6 +49,10 @@ class Plan:
         return len(self.trains)
 
 
+LARGEST = 2_000_000_000
+"""Positions of one phase's plan, 16 GB of them: more is a slip of the pen, and would take all memory there is."""
+
+
 def count_steps(n: int, batch: int, epochs: int, steps: int | None) -> int:
     """Steps of a phase of n examples: as many as were asked for, or those of whole passes."""
     return epochs * (n // batch) if steps is None else steps
@@ -60,6 +64,12 @@ def draw_order(seed: int, task: int, n: int, batch: int, epochs: int, steps: int
         raise InputError(f"batch: {batch} is more than the {n} examples of task {task}; use a smaller batch.")
     a_pass = n // batch
     wanted = count_steps(n, batch, epochs, steps)
+    if wanted * batch > LARGEST:
+        field = "epochs" if steps is None else "steps"
+        raise InputError(
+            f"{field}: {wanted} steps of {batch} examples are more than a plan can hold ({LARGEST} positions); "
+            "use fewer."
+        )
     generator = rng(seed, "order", task)
     passes = [
         generator.permutation(n)[: a_pass * batch].reshape(a_pass, batch) for _ in range(-(-wanted // a_pass))

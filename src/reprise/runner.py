@@ -14,6 +14,7 @@ import torch
 
 from reprise import fit, stopping
 from reprise.archive import Archive
+from reprise.artifacts import ArtifactWriter, Asked, check_kinds
 from reprise.build import Cell
 from reprise.config import Experiment
 from reprise.errors import Diverged, InputError
@@ -24,6 +25,8 @@ from reprise.groups import Job, group_name, lane_groups, make_job
 from reprise.keeping import GroupKeeper, Saving, Seat, go_on, tidy
 from reprise.ledger import settle
 from reprise.locks import try_lock
+from reprise.loggers import check_loggers, make_loggers
+from reprise.observe import Observer, Several
 from reprise.progress import Notice, Outlook, Report, Watch
 from reprise.ranks import Ranks, join, launched, leave
 from reprise.results import (
@@ -106,18 +109,26 @@ def run_experiments(
     fork: Fork | None = None,
     workers: int | None = None,
     compiled: bool = False,
+    artifacts: Sequence[str] = (),
+    log: Sequence[str] = (),
 ) -> Iterator[Record]:
     """Yield the record of every experiment and seed as it is known.
+
+    artifacts  what each run leaves beside its record (artifacts.KINDS); a finished run that left none runs again
+    log        tools that show curves while runs train (loggers.LOGGERS)
 
     Where `torchrun` started several ranks they train one run after another together: the first yields the records,
     the others nothing.
     """
     where, how = pick_device(device), _How(workers=workers, compiled=compiled)
+    leaving = check_kinds(artifacts), check_loggers(log)
     if not launched():
         yield from _run_experiments(
-            experiments, seeds, data, where, out, store, lanes, watch, saving, fork, **how
+            experiments, seeds, data, where, out, store, lanes, watch, saving, fork, leaving, **how
         )
         return
+    if leaving[0]:
+        raise InputError("artifacts: a run on several ranks leaves none; leave it out, or use one process.")
     ranks = join(where)
     if not ranks.first:
         follow(ranks, partial(_follower, ranks, data, where))
@@ -125,7 +136,7 @@ def run_experiments(
         return
     try:
         yield from _run_experiments(
-            experiments, seeds, data, where, out, store, 1, watch, saving, fork, ranks, **how
+            experiments, seeds, data, where, out, store, 1, watch, saving, fork, leaving, ranks, **how
         )
     except Diverged:  # raised last, after all other runs
         dismiss(ranks)
@@ -153,6 +164,7 @@ def _run_experiments(
     watch: Watch | None,
     saving: Saving | None,
     fork: Fork | None,
+    leaving: tuple[tuple[str, ...], tuple[str, ...]],
     ranks: Ranks | None = None,
     *,
     workers: int | None,
@@ -163,11 +175,13 @@ def _run_experiments(
     An interrupted run goes on from its newest whole checkpoint. A run that another process is training is waited
     for, after all others.
 
-    out    the folder of the one experiment
-    store  a folder of such folders, for several
-    fork   where the runs begin, if not at the beginning
+    out      the folder of the one experiment
+    store    a folder of such folders, for several
+    fork     where the runs begin, if not at the beginning
+    leaving  artifacts that each run leaves, and tools that show its curves
     """
     watch = watch or _unwatched
+    kinds, tools = leaving
     if store is not None and (store / "experiment.json").exists():
         raise InputError(f"out: {store} holds one experiment, no store of several; name another folder.")
     folders: dict[Experiment, Folder | None] = {}
@@ -199,14 +213,14 @@ def _run_experiments(
             folder.open()
         for seed in seeds:
             known = None if folder is None else folder.record(seed)
-            if known is not None:
-                assert folder is not None, "only a folder knows records"
+            if known is not None and folder is not None and artifacts_of(folder.of_seed(seed), kinds).there():
                 tidy(folder.of_seed(seed))
                 done.append(known)
                 continue
             key = f"{settled.hash(fingerprints[settled])}/{seed}"
             place = None if folder is None else folder.make_room(seed)
-            todo.append(replace(jobs[settled], seed=seed, folder=place, key=key))
+            job = replace(jobs[settled], seed=seed, folder=place, key=key, artifacts=kinds, log=tools)
+            todo.append(job)
     yield from done
     watch(Outlook(len(todo), sum(job.steps for job in todo)))
     lost: list[str] = []
@@ -265,10 +279,12 @@ def execute(
 
 def _groups(jobs: Sequence[Job], largest: int) -> list[list[Job]]:
     """Runs that were interrupted together go on together; the others are grouped anew."""
+    own = [None if job.folder is None else Archive(job.folder / "checkpoints").company() for job in jobs]
+    # One that was killed before its first checkpoint is known by those that were faster.
+    known = {key: company for company in own if company is not None for key in company}
     companies: dict[tuple[str, ...] | None, list[Job]] = {}
-    for job in jobs:
-        company = None if job.folder is None else Archive(job.folder / "checkpoints").company()
-        companies.setdefault(company, []).append(job)
+    for job, company in zip(jobs, own, strict=True):
+        companies.setdefault(company or known.get(job.key), []).append(job)
     fresh = companies.pop(None, [])
     groups = []
     for company, members in companies.items():
@@ -339,7 +355,8 @@ def _claimed(group: Sequence[Job]) -> Iterator[tuple[list[Job], dict[int, Ended]
                 if not locks.enter_context(try_lock(job.folder)):
                     ended[place] = Ended()
                     continue
-                if (known := read_record(job.folder, job.seed)) is not None:
+                known = read_record(job.folder, job.seed)
+                if known is not None and artifacts_of(job.folder, job.artifacts).there():
                     ended[place] = Ended(known)
                     continue
                 remove_partial(job.folder)
@@ -394,7 +411,7 @@ def train_group(
     cells = cells_of(group, data)
     if ranks is not None:
         announce(ranks, group[0].experiment, group[0].seed)
-    trainer = Trainer(cells, device, compiled=group[0].compiled, ranks=ranks)
+    trainer = Trainer(cells, device, compiled=group[0].compiled, ranks=ranks, observer=observer_of(group))
     resumed = bool(seats) and go_on(trainer, seats, lambda text: watch(Notice(text)))
     if fork is not None and not resumed:
         fork.begin(trainer, [job.seed for job in group], seats)
@@ -426,6 +443,22 @@ def _recorded(job: Job, outcome: Outcome, data: Path | None, device: torch.devic
     if job.folder is not None:
         save_record(job.folder, record, outcome.log, outcome.samples)
     return Ended(record)
+
+
+def artifacts_of(folder: Path, kinds: Sequence[str]) -> Asked:
+    return Asked(folder / "artifacts", tuple(kinds))
+
+
+def observer_of(group: Sequence[Job]) -> Observer | None:
+    """Who looks on while a group trains: those who write what its runs leave, and tools that show their curves."""
+    places = [(job, job.folder) for job in group if job.folder is not None]
+    if len(places) < len(group) or not (group[0].artifacts or group[0].log):
+        return None
+    folders = [folder for _, folder in places]
+    writer = ArtifactWriter([artifacts_of(folder, job.artifacts) for job, folder in places])
+    return Several(
+        [writer, *make_loggers(group[0].log, folders, [job.experiment.to_dict() for job in group])]
+    )
 
 
 def set_arithmetic(precision: str, deterministic: bool = True) -> None:

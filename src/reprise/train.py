@@ -19,6 +19,7 @@ from reprise.evaluate import Evaluator, Scores
 from reprise.examples import Gone
 from reprise.feed import Feed
 from reprise.ledger import bytes_kept, make_memory, make_reader, model_bytes, quota_of
+from reprise.observe import Observer
 from reprise.plan import Draws, Plan, draw_flips, draw_order, draw_plan, draw_reservoir_replay
 from reprise.ranks import Ranks
 from reprise.remember import remember
@@ -98,6 +99,7 @@ class Trainer:
         stacked: bool | None = None,
         kernels: bool | None = None,
         compiled: bool = False,
+        observer: Observer | None = None,
         ranks: Ranks | None = None,
     ) -> None:
         self.own_methods = [cell.experiment.method for cell in cells]
@@ -136,6 +138,7 @@ class Trainer:
         self.evaluator = Evaluator(self.engine, self.tests, self.memory)
         self.outcomes = [Outcome(bytes=self._ledger(lane)) for lane in range(len(cells))]
         self.cursor = Cursor()
+        self.observer = observer or Observer()
         self.window = np.zeros((0, len(cells)), dtype=np.float32)
         """[steps, lanes] losses since the last look, where the run stands between two."""
         self.spent = {"train": 0.0, "end_task": 0.0, "evaluate": 0.0, "data": 0.0, "total": 0.0}
@@ -176,9 +179,11 @@ class Trainer:
             self._timed("end_task", self._end_task, phase, orders[i])
             self._append_row(phase.last, tasks)
             self.cursor = Cursor(i + 1, 0)
+            self.observer.task_ended(self, i)
             if keeper is not None:
                 self.stop_clock()
                 keeper.end_task(self)
+        self.observer.ended(self)
         self._finish()
         return self.outcomes
 
@@ -360,6 +365,7 @@ class Trainer:
                     "loss": float(column.mean()),
                 }
                 outcome.log.append(line)
+                self.observer.logged(self, lane, line)
                 if keeper is not None:
                     keeper.write(lane, line)
         if all(outcome.diverged for outcome in self.outcomes):
