@@ -252,10 +252,16 @@ def _predict(words: list[str]) -> int:
     )
     parser = _parser("predict", about, "RUN --task NAME FOLDER [--out DIR] ")
     parser.add_argument("run", nargs="?", help="folder of a learner, or a .pt2 file")
-    parser.add_argument("folder", nargs="?", help="folder of pictures; they are resized to what the task takes")
+    parser.add_argument(
+        "folder", nargs="?", help="folder of pictures; they are resized to what the task takes"
+    )
     parser.add_argument("--task", metavar="NAME", help="the task to answer (a .pt2 file has one)")
     parser.add_argument("--out", metavar="DIR", default="predictions", help="folder for the answers")
-    options = _read(parser, words, ("task", "out"))
+    # The parser takes places only where they stand together: flags come first.
+    flags = [i for i, word in enumerate(words) if word in ("--task", "--out")]
+    valued = {*flags, *(i + 1 for i in flags)}
+    ordered = [words[i] for i in sorted(range(len(words)), key=lambda i: i not in valued)]
+    options = _read(parser, ordered, ("task", "out"))
     for name in ("run", "folder"):
         if name not in options:
             raise InputError(f"{name}: none was named; say `reprise predict RUN --task NAME FOLDER`.")

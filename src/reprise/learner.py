@@ -138,7 +138,8 @@ class Learner:
         self.method, self.device, self.seed = method, pick_device(device), seed
         self._experiment(1, None)  # what is wrong with the settings is said now
         self.out = Path(out or tempfile.mkdtemp(prefix="reprise-"))
-        if out is None:
+        self.temporary = out is None
+        if self.temporary:
             weakref.finalize(self, shutil.rmtree, self.out, ignore_errors=True)
         self._own_heads: dict[str, nn.Module] = {}
         self._tests: dict[str, Any] = {}

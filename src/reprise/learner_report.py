@@ -46,7 +46,10 @@ def report_table(learner: Learner) -> str:
 
 
 def write_page(learner: Learner) -> str:
-    """The offline page of the learner's record, and the line that names it; nothing without the extra or a record."""
+    """The offline page of the learner's record, and the line that names it; nothing without the extra, or where the
+    folder goes when the learner does."""
+    if learner.temporary:
+        return ""
     try:
         from reprise.report.write import write_report
     except ImportError:

@@ -66,7 +66,11 @@ def _learner(folder: Path, task: str | None) -> tuple[dict[str, Any], Ask]:
         ) from None
     if task not in learner.tasks:
         near = None if task is None else nearest(task, learner.tasks)
-        hint = f"the nearest one is {near}" if near else f"choose one of {', '.join(learner.tasks) or 'none yet'}"
+        hint = (
+            f"the nearest one is {near}"
+            if near
+            else f"choose one of {', '.join(learner.tasks) or 'none yet'}"
+        )
         raise InputError(f"task: {task!r} was not learned in {folder}; {hint}.")
     page = learner.book.pages[learner.book.find(task) or 0]
     shape, dtype = page.row["x"]
@@ -106,7 +110,9 @@ def _write_table(about: dict[str, Any], ask: Ask, folder: Path, names: Sequence[
     writer = csv.writer(text, lineterminator="\n")
     classes = about["kind"]["kind"] == "classify"
     outputs = about["kind"].get("channels", 0)
-    writer.writerow(["file", "class", "probability"] if classes else ["file", *(f"value{i}" for i in range(outputs))])
+    writer.writerow(
+        ["file", "class", "probability"] if classes else ["file", *(f"value{i}" for i in range(outputs))]
+    )
     for name, answer in _answers(about, ask, folder, names):
         if classes:
             likely = answer.softmax(0)
