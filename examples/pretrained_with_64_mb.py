@@ -1,8 +1,10 @@
 """A pre-trained encoder, 64 MB of memory, and tasks that come as they come: datasets with random transforms.
 
 The encoder is trained on other classes first, by a plain loop, as one that you download was trained by others. (With
-`pip install 'reprise-cl[timm]'`, say `reprise.Learner("timm:resnet18:pretrained", ...)` instead.) The learner copies
-it; yours stays as it is. Run it: `python examples/pretrained_with_64_mb.py` (a minute or two; `--small`: some seconds).
+`pip install "reprise-cl[timm]"`, say `reprise.Learner("timm:resnet18:pretrained", ...)` instead.) The learner
+copies it; yours stays as it is.
+
+Run it: `python examples/pretrained_with_64_mb.py` (a minute or two; `--small`: some seconds).
 """
 
 import sys
