@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,6 +66,27 @@ def test_the_blocks_of_the_readme_run(monkeypatch: pytest.MonkeyPatch, tmp_path:
     for block in python_blocks(DOCS.parent / "README.md"):
         exec(compile(block, "README.md", "exec", dont_inherit=True), world)
     assert (tmp_path / "runs" / "robot" / "learner.json").exists()
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    root = DOCS.parent
+    environment = os.environ | {"PYTHONPATH": str(root / "src")}
+    words = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(tmp_path / "site"),
+    ]
+    done = subprocess.run(words, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "Learns one task after another" in (tmp_path / "site/api/learner/index.html").read_text()
 
 
 def test_links_lead_somewhere() -> None:

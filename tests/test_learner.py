@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 from pathlib import Path
@@ -16,13 +17,15 @@ from torch import Tensor, nn
 import reprise
 from reprise import stopping
 from reprise.build import Cell
-from reprise.config import Experiment
+from reprise.config import Experiment, make_experiment
 from reprise.errors import InputError
 from reprise.learner import Learner
 from reprise.ledger import settle
 from reprise.methods import METHODS
 from reprise.models.parts import OwnParts
 from reprise.own_tasks import OwnTask, look_at
+from reprise.runner import load_pool, run_experiments
+from reprise.streams import CIFAR_MEAN, CIFAR_STD, stream_of
 from reprise.streams.stream import Normalise, Stream
 from reprise.tasks import Task
 from reprise.train import Outcome, Trainer
@@ -111,6 +114,29 @@ def test_split_tasks_one_by_one_give_the_streams_matrix(name: str) -> None:
     assert (own.initial, own.next, own.bytes) == (outcome.initial, outcome.next, outcome.bytes)
     for parameter, value in learner._standing().engine.params.items():
         assert torch.equal(value, straight.engine.params[parameter]), parameter
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("REPRISE_DATA" not in os.environ, reason="REPRISE_DATA names no data folder")
+@pytest.mark.parametrize("method", [reprise.ER(), reprise.CAR()], ids=["er", "car"])
+def test_split_cifar_one_by_one_gives_the_matrix_of_the_command(
+    method: reprise.Method, tmp_path: Path
+) -> None:
+    """On the real data, in float32, the first 4 of 17 tasks, 40 steps each: the records' matrices are equal."""
+    fields = {"steps": 40, "tasks": 4, "m": 85}
+    name = "car" if isinstance(method, reprise.CAR) else "er"
+    experiment = make_experiment("split-cifar", name, fields)
+    data = Path(os.environ["REPRISE_DATA"])
+    [record] = run_experiments([experiment], [0], data=data, out=tmp_path / "run")
+    stream = stream_of(experiment, 0, load_pool("split-cifar", data))
+    learner = Learner(
+        *("resnet18-reduced", method),
+        **{"m_per_class": 1, "heads": "stacked", "room": 4, "batch": 10, "replay": 5, "lr": 0.03},
+        **{"mean": CIFAR_MEAN, "std": CIFAR_STD},
+    )
+    for task in stream.tasks:
+        learner.learn(OwnTask.classify(task.name, pair(task, "train"), pair(task, "test"), 5), steps=40)
+    assert learner.matrix == record["matrix"]
 
 
 @pytest.mark.parametrize(
