@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Small networks gain nothing from more threads, and two processes of one thread each keep two cores busy.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv demo test test-slow clean
+.PHONY: venv demo test test-slow docs wheel clean
 
 venv: $(STAMP)
 
@@ -28,5 +28,17 @@ test: venv
 test-slow: venv
 	$(BIN)/python -m pytest -q -m slow
 
+docs: venv
+	PYTHONPATH=src $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
+# The wheel in an environment that has nothing else of ours: what a user installs must run.
+wheel: venv
+	rm -rf build dist
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
+	cd build && empty/bin/reprise demo --steps 2 --size 16 --buildings 1,1,1 --views 4 --sequence depth,normal
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info src/*.egg-info
+	rm -rf site $(VENV) build dist *.egg-info src/*.egg-info

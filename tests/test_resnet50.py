@@ -78,7 +78,7 @@ def test_the_encoder_has_torchvision_s_names_and_shapes(resnet50: nn.Module) -> 
 def test_shapes_and_taps(resnet50: nn.Module) -> None:
     assert resnet50(torch.zeros(1, 3, 64, 64)).shape == (1, 2048, 2, 2)
     with torch.device("meta"):
-        model = Model(ResNet50(), SeparateHeads(lambda *_: nn.Identity()), ResNet50.taps)
+        model = Model(ResNet50(), SeparateHeads(), ResNet50.taps)
     assert model.layer_shapes((3, 256, 256)) == {
         "features": (2048, 8, 8),
         "layer1": (256, 64, 64),

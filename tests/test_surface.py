@@ -50,10 +50,12 @@ def test_the_methods_and_public_names() -> None:
             "Batch",
             "Diverged",
             "InputError",
+            "Learner",
             "Method",
             "MultiTask",
             "Needs",
             "Output",
+            "Task",
         ),
     }
 

@@ -3,8 +3,10 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from reprise.errors import Diverged, InputError
+from reprise.learner import Learner
 from reprise.method import Method, Needs
 from reprise.methods import CAR, ER, METHODS, SGD, MultiTask
+from reprise.own_tasks import OwnTask as Task
 from reprise.types import Batch, Output
 
 try:
@@ -20,8 +22,10 @@ __all__ = [
     "Batch",
     "Diverged",
     "InputError",
+    "Learner",
     "Method",
     "MultiTask",
     "Needs",
     "Output",
+    "Task",
 ]

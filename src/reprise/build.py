@@ -18,6 +18,7 @@ from reprise.ledger import make_model
 from reprise.method import Method, neutral_values
 from reprise.models.conv import use_kernels
 from reprise.models.norm import allow_mixed, allow_rows
+from reprise.models.parts import Parts
 from reprise.ranks import Ranks
 from reprise.streams.stream import Phase, Stream
 
@@ -29,6 +30,8 @@ class Cell:
     experiment: Experiment
     seed: int
     stream: Stream
+    parts: Parts | None = None
+    """Encoder and heads, where they are not those of the experiment's name."""
 
 
 def under_one_method(cells: Sequence[Cell]) -> list[Cell]:
@@ -68,13 +71,13 @@ def make_engine(
 ) -> Engine:
     """A single model, or a stack of one per cell, run by torch's own operators or by our kernels for lanes."""
     experiment, stream = cells[0].experiment, streams[0]
-    models = [make_model(cell.experiment, stream, cell.seed).to(device) for cell in cells]
-    kinds = [task.kind for task in stream.tasks]
+    models = [make_model(cell.experiment, stream, cell.seed, cell.parts).to(device) for cell in cells]
     options: dict[str, Any] = {
         "layer_shapes": models[0].layer_shapes(stream.input_shape),
         "reader": reader,
         "bn": experiment.bn,
         "clip": experiment.clip,
+        "open_ended": stream.open_ended,
         "optimizer": experiment.optimizer,
         "ranks": ranks,
     }
@@ -82,7 +85,13 @@ def make_engine(
         use_kernels(models[0], kernels)
         rates = [cell.experiment.lr for cell in cells]
         return Lanes(
-            models, experiment.method, kinds, lane_fields(cells), rates, channels_last=kernels, **options
+            models,
+            experiment.method,
+            stream.kinds,
+            lane_fields(cells),
+            rates,
+            channels_last=kernels,
+            **options,
         )
     if device.type == "cpu" or not stream.shared_head:
         models[0].use_memory_format(torch.channels_last)
@@ -90,7 +99,7 @@ def make_engine(
     allow_mixed(models[0], device.type == "cuda")
     if compiled:
         models[0].compile_parts()
-    return Single(models[0], experiment.method, kinds, lr=experiment.lr, **options)
+    return Single(models[0], experiment.method, stream.kinds, lr=experiment.lr, **options)
 
 
 def fast_lanes(experiment: Experiment, device: torch.device) -> bool:

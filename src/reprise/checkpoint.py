@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from reprise.engine import Engine
 from reprise.errors import InputError
+from reprise.fill import Quota
 from reprise.memory import Memory
 from reprise.train import Cursor, Outcome, Trainer
 from reprise.types import Tree
@@ -70,6 +72,65 @@ def restore(trainer: Trainer, checkpoint: Checkpoint) -> None:
         trainer.memory.seen = checkpoint.values["seen"]
     trainer.window = tensors["window"].numpy(force=True).copy()
     restore_values(trainer, checkpoint.values)
+
+
+def grown(trainer: Trainer, checkpoint: Checkpoint) -> Checkpoint:
+    """A task's end as the beginning of the next one: a checkpoint of a run that had fewer tasks than this fresh
+    trainer has. What was there is what it was; what is new is as it was made.
+
+    Where shares of the memory have become smaller, each old task keeps its most important rows.
+    """
+    outcome = checkpoint.values["outcomes"][0]
+    before, now = len(outcome["initial"]), len(trainer.stream.tasks)
+    if before == now:
+        return checkpoint
+    [untrained] = trainer.accuracies(range(before, now))
+    if trainer.memory is not None:
+        _rewrite(trainer.memory, trainer.quotas[0], trainer.needs.share == "seen", checkpoint.tensors, before)
+        trainer.memory.seen = checkpoint.values["seen"]
+    tensors = capture(trainer).tensors
+    for name, tensor in checkpoint.tensors.items():
+        if name.startswith(("params.", "buffers.", "state.")):
+            fresh = tensors[name]
+            if fresh.dim() != tensor.dim():
+                raise InputError(f"out: {name} has another shape there; the encoder is not the same.")
+            fresh[tuple(slice(size) for size in tensor.shape)] = tensor.to(fresh.device)
+        elif name.startswith("optimizer."):
+            tensors[name] = tensor
+    more = [None] * (now - before)
+    written = {
+        "accuracy": [None if row is None else [*row, *more] for row in outcome["accuracy"]],
+        "loss": [None if row is None else [*row, *more] for row in outcome["loss"]],
+        "initial": [*outcome["initial"], *untrained],
+        "bytes": trainer.outcomes[0].bytes,
+    }
+    return Checkpoint(tensors, checkpoint.values | {"outcomes": [outcome | written]})
+
+
+def _rewrite(memory: Memory, quota: Quota, of_seen: bool, tensors: Tree, before: int) -> None:
+    """Put the rows of a memory of fewer tasks into an empty one."""
+    for index in range(len(memory.shelves)):
+        if f"memory.{index}.owner" not in tensors:
+            continue
+        owner, label = (tensors[f"memory.{index}.{name}"].numpy(force=True)[0] for name in BOOKKEEPING)
+        for task in range(before) if len(memory.shelves) == 1 else [index]:
+            rows = np.flatnonzero(owner == task)
+            shelf = memory.shelf(task)
+            if quota.policy == "reservoir":
+                if len(owner) != quota.capacity and bool((owner >= 0).all()):
+                    raise InputError(
+                        f"memory: a full reservoir of {len(owner)} examples cannot become one of {quota.capacity}; "
+                        "give the learner a budget (memory=), or room= for all tasks."
+                    )
+                places = rows  # a slot is a place
+            else:
+                rows = rows[: quota.capacity // before if of_seen else int(quota.per_task)]
+                places = shelf.free_rows(0, len(rows))
+            stored = {name: tensors[f"memory.{index}.{name}"] for name in shelf.columns}
+            columns = {
+                name: (t[0] if shelf.stacked else t)[torch.from_numpy(rows)] for name, t in stored.items()
+            }
+            shelf.write(0, places, columns, task, label[rows])
 
 
 def restore_values(trainer: Trainer, values: Mapping[str, Any]) -> None:

@@ -46,6 +46,7 @@ USAGE = """usage: reprise COMMAND ...
   data fetch|check|pack|rooms  get, check and prepare data
   bench                      time a training step, alone and as stacked lanes, beside its peers
   reproduce NAME             run what a table or figure of the paper needs, then write its report
+  predict RUN --task NAME FOLDER  a learner's answers to a folder of pictures
   report [STORE ...]         tables, figures and one offline page of the records in a store
 
 `reprise COMMAND --help` tells more.
@@ -121,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _command(words: list[str]) -> Callable[[list[str]], int]:
     known = {
         **{"run": _run, "tune": _tune, "demo": _demo, "list": _list, "data": _data, "bench": _bench},
-        **{"reproduce": _reproduce, "report": _report},
+        **{"reproduce": _reproduce, "report": _report, "predict": _predict},
     }
     if not words:
         raise InputError(
@@ -240,6 +241,34 @@ def _reproduce(words: list[str]) -> int:
         raise InputError(f"name: no table or figure was named; choose one of {', '.join([*SHEETS, 'all'])}.")
     setting = make_setting({name: options[name] for name in hints if name in options})
     commands.reproduce(options["name"], options["scale"], setting, "embed_images" in options)
+    return 0
+
+
+def _predict(words: list[str]) -> int:
+    """A learner's answers to a folder of pictures."""
+    about = (
+        "Answer every picture of a folder. RUN is a learner's folder, or a .pt2 file that one exported. Classes and "
+        "vectors become a table (CSV), maps become pictures, and arrays (.npy) where they are values."
+    )
+    parser = _parser("predict", about, "RUN --task NAME FOLDER [--out DIR] ")
+    parser.add_argument("run", nargs="?", help="folder of a learner, or a .pt2 file")
+    parser.add_argument(
+        "folder", nargs="?", help="folder of pictures; they are resized to what the task takes"
+    )
+    parser.add_argument("--task", metavar="NAME", help="the task to answer (a .pt2 file has one)")
+    parser.add_argument("--out", metavar="DIR", default="predictions", help="folder for the answers")
+    # The parser takes places only where they stand together: flags come first.
+    flags = [i for i, word in enumerate(words) if word in ("--task", "--out")]
+    valued = {*flags, *(i + 1 for i in flags)}
+    ordered = [words[i] for i in sorted(range(len(words)), key=lambda i: i not in valued)]
+    options = _read(parser, ordered, ("task", "out"))
+    for name in ("run", "folder"):
+        if name not in options:
+            raise InputError(f"{name}: none was named; say `reprise predict RUN --task NAME FOLDER`.")
+    from reprise.predictions import predict_folder
+
+    paths = (Path(options["run"]), options.get("task"), Path(options["folder"]), Path(options["out"]))
+    sys.stdout.write(predict_folder(*paths) + "\n")
     return 0
 
 

@@ -61,6 +61,7 @@ class Engine(ABC):
         reader: Reader,
         bn: str = "joint",
         clip: float | None = None,
+        open_ended: bool = False,
         ranks: Ranks | None = None,
     ) -> None:
         self.ranks = ranks
@@ -69,6 +70,8 @@ class Engine(ABC):
         """The same while batches are shared: within a step."""
         self.model, self.method, self.kinds, self.bn, self.clip = model, method, kinds, bn, clip
         self.layer_shapes, self.reader = layer_shapes, reader
+        self.open_ended = open_ended
+        """Further tasks may follow the last one there is."""
         self.state = {}
         self._same_input = False
         self._training: Sequence[nn.Module] = ()

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reprise.errors import InputError
 from reprise.types import Tree
 
 Names = Mapping[str, str]
@@ -29,8 +30,11 @@ class Source:
     def __init__(self, columns: Tree) -> None:
         self.columns = columns
 
-    def take(self, rows: Tensor, names: Names | None = None) -> Tree:
-        """The columns at some rows, under a task's names for them."""
+    def take(self, rows: Tensor, names: Names | None = None, step: int | None = None) -> Tree:
+        """The columns at some rows, under a task's names for them.
+
+        step  of the task that is trained: what items that are drawn anew each time are drawn by
+        """
         chosen = {name: name for name in self.columns} if names is None else names
         return {name: self.columns[own][rows] for name, own in chosen.items()}
 
@@ -66,14 +70,18 @@ class Examples:
         """The columns at positions [b] (or [lanes, b]), in the dtype of the source."""
         return self.source.on_device(self.fetch(index))
 
-    def fetch(self, index: Tensor, without: Sequence[str] = ()) -> Tree:
+    def blank(self, n: int) -> Tree:
+        """Columns of n examples for a dry run, where only shapes and dtypes are asked for."""
+        return self.take(torch.arange(n))
+
+    def fetch(self, index: Tensor, without: Sequence[str] = (), step: int | None = None) -> Tree:
         """The same where the source is: on the host if it is not resident. Some columns may be left out."""
         index = index.to(self.rows.device)
         names = self.names
         if without:
             known = {name: name for name in self.source.columns} if names is None else names
             names = {name: own for name, own in known.items() if name not in without}
-        columns = self.source.take(torch.gather(self.rows, -1, index), names)
+        columns = self.source.take(torch.gather(self.rows, -1, index), names, step)
         return columns | {name: torch.gather(column, -1, index) for name, column in self.own.items()}
 
     def to(self, device: torch.device) -> Examples:
@@ -130,6 +138,26 @@ class Examples:
             part.subset(order[np.isin(part.rows.numpy()[order], rows)])
             for part, order in zip(parts, places, strict=True)
         ]
+
+
+class Gone(Examples):
+    """Examples that are no longer to be touched: how many there were, and how one of them looks."""
+
+    def __init__(self, n: int, row: Tree, why: str) -> None:
+        super().__init__(Source({}), torch.arange(n), {})
+        self.row, self.why = row, why
+
+    def blank(self, n: int) -> Tree:
+        return {name: column.expand(n, *column.shape).clone() for name, column in self.row.items()}
+
+    def fetch(self, index: Tensor, without: Sequence[str] = (), step: int | None = None) -> Tree:
+        raise InputError(self.why)
+
+    def _of(self, rows: Tensor, own: Tree) -> Examples:
+        raise InputError(self.why)
+
+    def to(self, device: torch.device) -> Examples:
+        return self
 
 
 def _same_source(parts: Sequence[Examples]) -> None:

@@ -177,13 +177,13 @@ class Feed:
         """The columns of a current step. Of a source that is not on the device, in memory which it can read."""
         source = self.phase.train.source
         if source.resident:
-            return self._columns(self.current[row])
-        return [source.pinned(columns) for columns in self._columns(self._on_host[row])]
+            return self._columns(self.current[row], row)
+        return [source.pinned(columns) for columns in self._columns(self._on_host[row], row)]
 
-    def _columns(self, index: Tensor) -> list[Tree]:
+    def _columns(self, index: Tensor, step: int | None = None) -> list[Tree]:
         """Each part's columns; parts of a phase show the same images, so only the first has them."""
         parts = [examples for _, examples in self.phase.parts]
-        return [part.fetch(index, without=("x",) if n else ()) for n, part in enumerate(parts)]
+        return [part.fetch(index, ("x",) if n else (), step) for n, part in enumerate(parts)]
 
     def _current(self, columns: list[Tree], flipped: Tensor | None) -> list[Batch]:
         found: list[Batch] = []

@@ -15,6 +15,7 @@ from reprise.archive import Archive, Damaged, Entry, Position, tree_of
 from reprise.checkpoint import (
     Checkpoint,
     capture,
+    grown,
     joined,
     lanes_of,
     parts_of,
@@ -223,4 +224,5 @@ def _take_up(trainer: Trainer, entries: Sequence[Entry]) -> None:
         whole = joined(trainer, runs)
         restore_values(trainer, whole.values)
         return
-    restore(trainer, joined(trainer, runs))
+    whole = joined(trainer, runs)
+    restore(trainer, grown(trainer, whole) if trainer.stream.open_ended else whole)

@@ -18,6 +18,7 @@ from reprise.memory import Memory, Shelf, Spec, row_bytes
 from reprise.method import Method, Needs
 from reprise.models.conv import compute_in
 from reprise.models.model import Model, build_model
+from reprise.models.parts import Parts
 from reprise.randomness import torch_seeded
 from reprise.streams.stream import Stream
 from reprise.tasks import Classify
@@ -28,10 +29,10 @@ DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bf16": torch.float32
 """Of parameters, data and losses."""
 
 
-def make_model(experiment: Experiment, stream: Stream, seed: int) -> Model:
-    """The model of a seed, wrapped and grown by the method."""
+def make_model(experiment: Experiment, stream: Stream, seed: int, parts: Parts | None = None) -> Model:
+    """The model of a seed, wrapped and grown by the method; of a user's parts where they are given."""
     method = experiment.method
-    model = method.wrap(build_model(experiment.encoder, stream, seed, method.taps()))
+    model = method.wrap(build_model(parts or experiment.encoder, stream, seed, method.taps()))
     for task in range(len(stream.tasks)):
         with torch_seeded(seed, "init:method", task):
             method.grow(model, task)
@@ -51,7 +52,7 @@ def row_spec(engine: Engine, method: Method, stream: Stream, task: int) -> Spec:
     """Shape and dtype of one remembered example of a task, found by a dry run of `keep` on two examples."""
     train = stream.tasks[task].train
     device = next(iter(engine.params.values())).device
-    columns = {name: c.to(device) for name, c in train.take(torch.arange(2)).items()}
+    columns = {name: c.to(device) for name, c in train.blank(2).items()}
     batch = engine.reader.batch(columns, task)
     if engine.stacked:
         batch = batch.with_tensors(
@@ -112,7 +113,7 @@ def model_bytes(model: Model) -> int:
     return sum(t.nbytes for t in [*model.parameters(), *model.buffers()])
 
 
-def settle(experiment: Experiment, stream: Stream) -> Experiment:
+def settle(experiment: Experiment, stream: Stream, parts: Parts | None = None) -> Experiment:
     """Replace everything relative by what it stands for: `auto` fields, m in bytes or shares, what the method needs.
 
     The settled experiment is what is stored and hashed.
@@ -131,7 +132,7 @@ def settle(experiment: Experiment, stream: Stream) -> Experiment:
             f"of {stream.name} are one tensor; use sgd."
         )
     with torch.device("meta"):  # shapes are all that is asked for
-        model = make_model(experiment, stream, seed=0)
+        model = make_model(experiment, stream, 0, parts)
         shapes = model.layer_shapes(stream.input_shape)
     method = method.resolve(stream, shapes["features"])
     own: dict[str, Any] = {
@@ -147,10 +148,9 @@ def settle(experiment: Experiment, stream: Stream) -> Experiment:
         return settled
     if experiment.memory is not None:
         cpu = torch.device("cpu")
-        model = make_model(experiment, stream, seed=0)
+        model = make_model(experiment, stream, 0, parts)
         reader = make_reader(settled, stream, cpu)
-        kinds = [task.kind for task in stream.tasks]
-        engine = Single(model, method, kinds, layer_shapes=shapes, reader=reader)
+        engine = Single(model, method, stream.kinds, layer_shapes=shapes, reader=reader)
         engine.enter(0)
         m = _largest_m(engine, settled, stream, parse_bytes(experiment.memory))
     else:

@@ -68,8 +68,13 @@ class Regress:
 
     channels: int
     norm: Literal["l1", "l2"] = "l2"
-    dense = True
+    pooled: bool = False
+    """One vector per example instead of a map."""
     judged = False
+
+    @property
+    def dense(self) -> bool:
+        return not self.pooled
 
     @property
     def outputs(self) -> int:

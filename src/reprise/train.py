@@ -16,6 +16,7 @@ from reprise.build import Cell, fast_lanes, join_phases, join_tests, make_engine
 from reprise.cost import measure_cost
 from reprise.errors import Diverged
 from reprise.evaluate import Evaluator, Scores
+from reprise.examples import Gone
 from reprise.feed import Feed
 from reprise.ledger import bytes_kept, make_memory, make_reader, model_bytes, quota_of
 from reprise.observe import Observer
@@ -159,13 +160,13 @@ class Trainer:
         orders = [self._orders(i, phase) for i, phase in enumerate(self.phases)]
         lengths = [len(order[0]) for order in orders]
         if self.cursor == Cursor(0, 0):
-            for outcome, scores in zip(self.outcomes, self._accuracies(range(tasks)), strict=True):
+            for outcome, scores in zip(self.outcomes, self.accuracies(range(tasks)), strict=True):
                 outcome.initial = scores
         for i in range(self.cursor.phase, len(self.phases)):
             phase, start = self.phases[i], self.cursor.step
             self.engine.enter(phase.last)
             if start == 0:
-                for outcome, scores in zip(self.outcomes, self._accuracies([phase.last]), strict=True):
+                for outcome, scores in zip(self.outcomes, self.accuracies([phase.last]), strict=True):
                     outcome.next += scores
             feed = self._feed(i, phase, orders[i])
 
@@ -317,7 +318,7 @@ class Trainer:
     def _evaluate(self, tasks: Sequence[int]) -> Scores:
         return self._timed("evaluate", self.evaluator.scores, tasks)
 
-    def _accuracies(self, tasks: Sequence[int]) -> list[list[float | None]]:
+    def accuracies(self, tasks: Sequence[int]) -> list[list[float | None]]:
         """By lane; tasks whose answers are neither right nor wrong have none, and cost nothing."""
         judged = [task for task in tasks if self.stream.tasks[task].kind.judged]
         scores = self._evaluate(judged) if judged else [[] for _ in self.outcomes]
@@ -331,13 +332,16 @@ class Trainer:
                 outcome.loss.append(None)
                 outcome.accuracy.append(None)
             return
-        unseen = [None] * (tasks - last - 1)
-        for outcome, row in zip(self.outcomes, self._evaluate(range(last + 1)), strict=True):
-            outcome.loss.append([*(loss for loss, _ in row), *unseen])
-            outcome.accuracy.append([*(accuracy for _, accuracy in row), *unseen])
+        # Of a task whose test examples are not there any more nothing can be said.
+        there = [task for task in range(last + 1) if not isinstance(self.tests[task], Gone)]
+        for outcome, scores in zip(self.outcomes, self._evaluate(there), strict=True):
+            known = dict(zip(there, scores, strict=True))
+            row = [known.get(task, (None, None)) for task in range(tasks)]
+            outcome.loss.append([loss for loss, _ in row])
+            outcome.accuracy.append([accuracy for _, accuracy in row])
 
     def _extend_curve(self, phase: Phase) -> None:
-        for outcome, scores in zip(self.outcomes, self._accuracies([phase.last]), strict=True):
+        for outcome, scores in zip(self.outcomes, self.accuracies([phase.last]), strict=True):
             if len(outcome.curve) < len(outcome.next):
                 outcome.curve.append([outcome.next[-1]])
             outcome.curve[-1] += scores

@@ -72,8 +72,8 @@ class EWC(Method):
         }[self.variant]
         zeros = {name: torch.zeros_like(engine.params[name].detach()) for name in names}
         if self.variant == "per_task":
-            # [lanes, tasks, ...]: every task but the last gets a slot, from the start.
-            slots, axis = max(1, len(engine.kinds) - 1), 1 if engine.stacked else 0
+            # [lanes, tasks, ...]: every task that another follows gets a slot, from the start.
+            slots, axis = max(1, len(engine.kinds) - (not engine.open_ended)), 1 if engine.stacked else 0
             zeros = {n: z.unsqueeze(axis).repeat_interleave(slots, axis) for n, z in zeros.items()}
         state = {f"{kind}.{name}": zero.clone() for kind in kinds for name, zero in zeros.items()}
         return state | {"steps": engine.place(torch.zeros(()))}
@@ -129,7 +129,7 @@ class EWC(Method):
         if self.variant == "collapsed":
             sums = {f"fisher.{n}": state[f"fisher.{n}"] + f for n, f in fisher.items()}
             return sums | {f"pull.{n}": state[f"pull.{n}"] + f * params[n] for n, f in fisher.items()}
-        if task + 1 == len(engine.kinds):
+        if task + 1 == len(engine.kinds) and not engine.open_ended:
             return {}
         found: Tree = {}
         for name, own in fisher.items():

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-
-from reprise.tasks import Kind
 
 
 class StackedHeads(nn.Module):
@@ -76,29 +73,14 @@ class PooledLinear(nn.Module):
         return self.fc(features if features.dim() == 2 else features.flatten(2).mean(-1))
 
 
-Shape = tuple[int, ...]
-
-
 class SeparateHeads(nn.Module):
-    """A module per task, for heads of different shapes; a batch has one task.
+    """A module per task, for heads of different shapes; a batch has one task."""
 
-    decoder  makes the head of a task with a target per pixel, from its kind and the shapes of features and input
-    """
-
-    def __init__(self, decoder: Callable[[Kind, Shape, Shape], nn.Module]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.decoder = decoder
         self.of_task = nn.ModuleList()
         self.asked: set[int] = set()
         """Tasks whose heads have answered since someone emptied this: no other head can have a gradient."""
-
-    def add(self, kind: Kind, features_shape: Shape, input_shape: Shape) -> None:
-        """The next task's head, initialised from the current generator."""
-        self.of_task.append(
-            self.decoder(kind, features_shape, input_shape)
-            if kind.dense
-            else PooledLinear(features_shape[0], kind.outputs)
-        )
 
     def forward(self, features: Tensor, task: int) -> Tensor:
         self.asked.add(task)

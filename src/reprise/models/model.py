@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from reprise.models.decoders import build_decoder
-from reprise.models.encoders import build_encoder
 from reprise.models.heads import SeparateHeads, StackedHeads
+from reprise.models.parts import NamedParts, Parts
 from reprise.randomness import torch_seeded
 from reprise.streams.stream import Stream
 from reprise.types import Output, Tree
@@ -132,33 +130,24 @@ def _joint_task(tasks: Sequence[Tensor | int]) -> Tensor | int:
     return tasks[0]
 
 
-def build_model(encoder_name: str, stream: Stream, seed: int, taps: bool = False) -> Model:
+def build_model(parts: Parts | str, stream: Stream, seed: int, taps: bool = False) -> Model:
     """The model of a stream. Part j is initialised from `rng(seed, "init", j)`: the encoder is part 0, the head
     of task j part j + 1, so that heads made early and late agree."""
+    parts = NamedParts(parts) if isinstance(parts, str) else parts
     with torch_seeded(seed, "init", 0):
-        encoder = build_encoder(encoder_name)
-    heads = SeparateHeads(partial(build_decoder, encoder_name))
-    model = Model(encoder, heads, _taps_of(encoder) if taps else ())
+        encoder = parts.encoder()
+    heads = SeparateHeads()
+    model = Model(encoder, heads, parts.taps(encoder, stream.input_shape) if taps else ())
     model.input_shape = stream.input_shape
     features_shape = model.layer_shapes(stream.input_shape)["features"]
     if stream.shared_head:
         assert stream.classes_per_task is not None
         whole = stream.scenario == "class"
-        model.heads = StackedHeads(len(stream.tasks), stream.classes_per_task, features_shape[0], whole)
-    for task in range(len(stream.tasks)):
-        grow_head(model, stream, task, seed, features_shape)
+        model.heads = StackedHeads(len(stream.kinds), stream.classes_per_task, features_shape[0], whole)
+    for task, kind in enumerate(stream.kinds):
+        with torch_seeded(seed, "init", task + 1):
+            if isinstance(model.heads, StackedHeads):
+                model.heads.reset(task)
+            else:
+                heads.of_task.append(parts.head(task, kind, features_shape, stream.input_shape))
     return model
-
-
-def _taps_of(encoder: nn.Module) -> tuple[str, ...]:
-    taps = getattr(encoder, "taps", ())
-    return tuple(str(name) for name in taps)
-
-
-def grow_head(model: Model, stream: Stream, task: int, seed: int, features_shape: tuple[int, ...]) -> None:
-    """Give a task its head, initialised from its own generator."""
-    with torch_seeded(seed, "init", task + 1):
-        if isinstance(model.heads, StackedHeads):
-            model.heads.reset(task)
-        elif isinstance(model.heads, SeparateHeads):
-            model.heads.add(stream.tasks[task].kind, features_shape, stream.input_shape)

@@ -43,7 +43,7 @@ class PackSource(Source):
         self._wanted |= set(names.values())
         return names
 
-    def take(self, rows: Tensor, names: Names | None = None) -> Tree:
+    def take(self, rows: Tensor, names: Names | None = None, step: int | None = None) -> Tree:
         if self.resident:
             return super().take(rows, names)
         assert names is not None, "a pack's columns are asked for by a task's names"

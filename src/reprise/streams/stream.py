@@ -11,7 +11,7 @@ from torch import Tensor
 
 from reprise.errors import InputError
 from reprise.examples import Examples
-from reprise.tasks import Task
+from reprise.tasks import Kind, Task
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,10 @@ class Stream:
     """How often a whole step replays, where the experiment does not say."""
     choices: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the experiment that the data has decided (`auto`)."""
+    open_ended: bool = False
+    """Further tasks may follow the last one there is."""
+    room: int = 0
+    """Tasks that stacked heads are laid out for, if more than there are yet."""
     joint: bool = False
     """All tasks in one phase: the multi-task reference."""
 
@@ -90,6 +94,12 @@ class Stream:
         if len(set(names)) < len(names):
             twice = sorted({name for name in names if names.count(name) > 1})
             raise InputError(f"stream {self.name!r} names task {twice[0]!r} twice; task names must differ.")
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """Of every task there is room for: those still to come are like the last."""
+        kinds = [task.kind for task in self.tasks]
+        return kinds + kinds[-1:] * (self.room - len(kinds))
 
     @property
     def phases(self) -> tuple[Phase, ...]:

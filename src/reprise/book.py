@@ -1,0 +1,129 @@
+"""What a learner writes about itself: `learner.json` says how it was made and what it has learned, task by task."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from reprise.errors import InputError
+from reprise.examples import Gone
+from reprise.method import Method
+from reprise.methods import METHODS
+from reprise.own_tasks import Seen
+from reprise.results import read_json, write_json
+from reprise.tasks import Classify, Kind, Regress, Segment
+
+NAME = "learner.json"
+FORMAT = 1
+KINDS: dict[str, type] = {"classify": Classify, "segment": Segment, "regress": Regress}
+
+
+@dataclass(frozen=True)
+class Page:
+    """A task as it was learned. Two pages that agree in `asked` stand for the same lesson."""
+
+    name: str
+    kind: dict[str, Any]
+    hash: str
+    train: int
+    test: int
+    row: dict[str, list[Any]]
+    """One example: shape and dtype of each column."""
+    own_head: bool
+    epochs: int
+    steps: int | None
+    finished: bool = False
+    m: int | None = None
+    bytes: dict[str, int] = field(default_factory=dict)
+    """When it was finished: examples remembered of each task, and what the method kept in all."""
+
+    @staticmethod
+    def of(seen: Seen, own_head: bool, epochs: int, steps: int | None) -> Page:
+        name = next(name for name, kind in KINDS.items() if isinstance(seen.kind, kind))
+        row = {name: [list(t.shape), str(t.dtype).removeprefix("torch.")] for name, t in seen.row.items()}
+        kind = {"kind": name, **dataclasses.asdict(seen.kind)}
+        return Page(seen.name, kind, seen.hash, len(seen.train), len(seen.test), row, own_head, epochs, steps)
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        settled = dataclasses.asdict(self)
+        return {
+            name: settled[name] for name in ("kind", "hash", "train", "row", "own_head", "epochs", "steps")
+        }
+
+    def difference(self, other: Page) -> str | None:
+        """What the two do not agree in, in words."""
+        words = {
+            "hash": "other data",
+            "train": "another number of examples",
+            "row": "examples of another shape",
+        }
+        found = [
+            words.get(name, f"another {name}") for name in self.asked if self.asked[name] != other.asked[name]
+        ]
+        return " and ".join(found) or None
+
+    def make_kind(self) -> Kind:
+        fields = {name: value for name, value in self.kind.items() if name != "kind"}
+        return KINDS[self.kind["kind"]](**fields)
+
+    def gone(self, part: str, why: str) -> Gone:
+        """Examples of which only number and look are known."""
+        row = {
+            name: torch.zeros(shape, dtype=getattr(torch, dtype)) for name, (shape, dtype) in self.row.items()
+        }
+        return Gone(self.train if part == "train" else self.test, row, why)
+
+
+@dataclass
+class Book:
+    """The settings of a learner, and its pages."""
+
+    settings: dict[str, Any]
+    pages: list[Page] = field(default_factory=list)
+
+    @property
+    def finished(self) -> list[Page]:
+        return [page for page in self.pages if page.finished]
+
+    def find(self, name: str) -> int | None:
+        return next((index for index, page in enumerate(self.pages) if page.name == name), None)
+
+    def write(self, folder: Path) -> None:
+        pages = [dataclasses.asdict(page) for page in self.pages]
+        write_json(folder / NAME, {"format": FORMAT, **self.settings, "tasks": pages})
+
+    @staticmethod
+    def read(folder: Path) -> Book:
+        path = folder / NAME
+        if not path.exists():
+            raise InputError(f"out: {folder} holds no learner; name the folder that one was given as `out`.")
+        content = read_json(path)
+        if content.pop("format", None) != FORMAT:
+            raise InputError(f"out: {path} is of another version; it cannot be read by this one.")
+        try:
+            pages = [Page(**page) for page in content.pop("tasks")]
+        except (KeyError, TypeError) as error:
+            raise InputError(f"out: {path} is no learner's book ({error}); name another folder.") from None
+        return Book(content, pages)
+
+
+def method_to_dict(method: Method) -> dict[str, Any]:
+    name = next((name for name, kind in METHODS.items() if type(method) is kind), None)
+    if name is None:
+        raise InputError(
+            f"method: {type(method).__name__} is not in the table of methods; put it into METHODS under a name."
+        )
+    return {"name": name, **dataclasses.asdict(method)}
+
+
+def method_from_dict(values: Mapping[str, Any]) -> Method:
+    name = values["name"]
+    if name not in METHODS:
+        raise InputError(f"method: {name!r} is not known here; add it to METHODS before loading.")
+    return METHODS[name](**{key: value for key, value in values.items() if key != "name"})

@@ -1,0 +1,193 @@
+"""A user's task: `Task.classify`, `Task.segment`, `Task.regress`, and what the engine makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from reprise.errors import InputError
+from reprise.examples import Examples, Source
+from reprise.own_data import LOOKED_AT, Form, ItemSource, hash_tree, is_pair, labels_of
+from reprise.tasks import Classify, Kind, Regress, Segment
+from reprise.types import Tree
+
+
+@dataclass(frozen=True, eq=False)
+class OwnTask:
+    """A name, data to train and to test on, and what the targets are: made by `classify`, `segment`, `regress`.
+
+    Data is a pair of tensors or arrays (x [n, c, h, w], y), or (x, y, mask); any dataset with `len` and `[i]` whose
+    items are such pairs or mappings; or a Hugging Face dataset. Images are uint8 (normalised by the learner) or real
+    numbers (taken as they are).
+    """
+
+    name: str
+    form: Form
+    train: Any
+    test: Any
+    head: nn.Module | None = None
+    norm: Literal["l1", "l2"] = "l2"
+
+    @staticmethod
+    def classify(
+        name: str,
+        train: Any,
+        test: Any,
+        classes: int,
+        *,
+        head: nn.Module | None = None,
+        columns: tuple[str, ...] | None = None,
+    ) -> OwnTask:
+        """One class per image: targets are numbers from 0 to classes - 1."""
+        return OwnTask(name, Form("classify", "", _count(name, classes), columns=columns), train, test, head)
+
+    @staticmethod
+    def segment(
+        name: str,
+        train: Any,
+        test: Any,
+        classes: int,
+        *,
+        ignore: int | None = None,
+        head: nn.Module | None = None,
+        columns: tuple[str, ...] | None = None,
+    ) -> OwnTask:
+        """One class per pixel: targets [h, w] of numbers from 0 to classes - 1; `ignore` marks pixels that do not
+        count."""
+        form = Form("segment", "", _count(name, classes), ignore, columns)
+        return OwnTask(name, form, train, test, head)
+
+    @staticmethod
+    def regress(
+        name: str,
+        train: Any,
+        test: Any,
+        *,
+        norm: Literal["l1", "l2"] = "l2",
+        head: nn.Module | None = None,
+        columns: tuple[str, ...] | None = None,
+    ) -> OwnTask:
+        """Real values: maps [c, h, w] or [h, w], or vectors [d]; what is not a number does not count."""
+        if norm not in ("l1", "l2"):
+            raise InputError(f"task {name!r}: norm {norm!r} is not known; choose l1 or l2.")
+        return OwnTask(name, Form("regress", "", columns=columns), train, test, head, norm)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A task as its data shows it.
+
+    row   one example, all columns
+    hash  of the training data: of all of it where it is a pair, else of its length, its labels and some items
+    """
+
+    name: str
+    kind: Kind
+    train: Examples
+    test: Examples
+    row: Tree
+    hash: str
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return tuple(self.row["x"].shape)
+
+    @property
+    def target_size(self) -> tuple[int, ...]:
+        return tuple(self.row["y"].shape[-2:])
+
+
+def look_at(task: OwnTask, index: int, seed: int, stacked: bool) -> Seen:
+    """Read what there is to know before training; what is wrong with the data is said here."""
+    train, digest = read_examples(task, "train", task.train, index, seed, stacked)
+    kind = kind_of(task, train)
+    test, _ = read_examples(task, "test", task.test, index, seed, stacked)
+    row = {name: column[0] for name, column in train.take(torch.arange(1)).items()}
+    first = {name: column[0] for name, column in test.take(torch.arange(1)).items()}
+    for name in ("x", "y"):  # one part may have a mask, and the other none
+        own = row[name]
+        if first[name].shape != own.shape:
+            raise InputError(
+                f"task {task.name!r}: {name} is {list(own.shape)} in train and {list(first[name].shape)} in test; "
+                "give both one shape."
+            )
+    return Seen(task.name, kind, train, test, row, digest)
+
+
+def read_examples(
+    task: OwnTask, part: str, data: Any, index: int, seed: int, stacked: bool
+) -> tuple[Examples, str]:
+    """The examples of a task, and a hash of them."""
+    form = replace(task.form, where=f"task {task.name!r}, {part}")
+    try:
+        n = len(data[0]) if is_pair(data) else len(data)
+    except TypeError:
+        raise form.refuse(
+            f"the data is {type(data).__name__}", "give a pair of arrays, or a dataset with len() and [i]"
+        ) from None
+    if n == 0:
+        raise form.refuse("there are no examples", "give at least two")
+    extra = {"task": torch.full((n,), index)} if stacked else {}
+    source: Source
+    if is_pair(data):
+        columns = _columns(data, form)
+        own = {"y": columns.pop("y")} if form.kind == "classify" else {}
+        digest = hash_tree(columns | own)
+        source, names = Source(columns), {name: name for name in columns}
+    else:
+        source = items = ItemSource(data, form, seed, index)
+        items.row = items.item(0)
+        looked = {
+            f"{row}.{name}": column
+            for row in np.linspace(0, n - 1, min(LOOKED_AT, n)).astype(int)
+            for name, column in items.item(int(row)).items()
+        }
+        names = {name: name for name in items.row if form.kind != "classify" or name != "y"}
+        own = {"y": labels_of(data, form, items)} if form.kind == "classify" else {}
+        digest = hash_tree(looked | own | {"n": torch.tensor([n])})
+    return Examples(source, torch.arange(n), own | extra, names), digest
+
+
+def kind_of(task: OwnTask, train: Examples) -> Kind:
+    form = task.form
+    if form.kind == "classify":
+        assert form.classes is not None
+        return Classify(form.classes)
+    if form.kind == "segment":
+        assert form.classes is not None
+        return Segment(form.classes)
+    y = train.take(torch.arange(1))["y"][0]
+    return Regress(y.shape[0], task.norm, pooled=y.dim() == 1)
+
+
+def _columns(data: Any, form: Form) -> Tree:
+    """A pair as columns, all examples at once; the first example stands for the shapes of all."""
+    parts = [
+        part if isinstance(part, Tensor) else torch.from_numpy(np.ascontiguousarray(part)) for part in data
+    ]
+    x, y = parts[0], parts[1]
+    if any(len(part) != len(x) for part in parts):
+        raise form.refuse(f"there are {len(x)} images and {len(y)} targets", "give one target for each image")
+    form.image(x[0])
+    form.target(y[0], parts[2][0] if len(parts) > 2 else None)
+    x = x if x.dtype == torch.uint8 else x.float()
+    if form.kind == "classify":
+        flat = y.reshape(len(y))
+        for extreme in (flat.argmin(), flat.argmax()):
+            form.target(flat[extreme])
+        return {"x": x, "y": flat.long()}
+    rows = [form.target(own, parts[2][i] if len(parts) > 2 else None) for i, own in enumerate(y)]
+    columns = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+    if "mask" in columns and bool(columns["mask"].all()):
+        del columns["mask"]  # everything counts: nothing to remember
+    return {"x": x} | columns
+
+
+def _count(name: str, classes: int) -> int:
+    if not isinstance(classes, int) or classes < 2:
+        raise InputError(f"task {name!r}: classes={classes!r} is no number of classes; give 2 or more.")
+    return classes
