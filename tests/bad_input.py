@@ -188,8 +188,8 @@ def document() -> str:
     lines = [
         "# Bad input",
         "",
-        "One sentence that names the field or file, what was found and the way out; exit code 2 (an `InputError` from",
-        "Python); no traceback, nothing lost, nothing of it is run. Every row is a test (`tests/test_bad_input.py`).",
+        "One sentence that names the field or file, what was found and the way out; exit code 2 (in Python an",
+        "`InputError`); no traceback, nothing lost, nothing of it is run. Every row is a test (`tests/test_bad_input.py`).",
         "",
         "| what | the sentence |",
         "|---|---|",
@@ -200,8 +200,8 @@ def document() -> str:
     return "\n".join([*lines, "", MORE])
 
 
-MORE = """Elsewhere: archives with `..`, links or devices (`tests/streams/test_fetch.py`); pickles and pictures damaged in
-many ways (`tests/streams/test_files.py`); Taskonomy's files truncated, missing, of a wrong size or kind
+MORE = """Elsewhere: archives with `..`, links or devices (`tests/streams/test_fetch.py`); pickles and pictures
+damaged in many ways (`tests/streams/test_files.py`); Taskonomy's files truncated, missing, of a wrong size or kind
 (`tests/streams/test_taskonomy_wrong_input.py`); HTML in names (`tests/report`); checkpoints with flipped bits, full
 disks, read-only folders (`tests/test_archive.py`, `tests/test_interrupt.py`).
 """
