@@ -159,7 +159,7 @@ def timeless(record: dict[str, Any]) -> dict[str, Any]:
         ("data rooms x --buildings 1,2", "buildings: '1,2' are not three numbers of worlds"),
         ("run taskonomy --method er", "data: taskonomy needs a folder with the official layout or a pack"),
         ("run taskonomy --method er --data /nowhere", "/nowhere holds no folder"),
-        ("run rooms --method er --sequence depth,nomral", "tasks: 'nomral' is no Taskonomy task"),
+        ("run rooms --method er --sequence depth,nomral", "sequence: 'nomral' is no Taskonomy task"),
         ("run rooms --method er --buildings 3", "buildings: '3' are not three numbers of worlds"),
         ("run split-shapes --method er --size 32", "size: split-shapes has no such choice; leave it out"),
         ("run rooms --method sgd --workers 0", "workers: 0 is not positive"),

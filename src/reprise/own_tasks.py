@@ -136,6 +136,8 @@ def read_examples(
     if is_pair(data):
         columns = _columns(data, form)
         own = {"y": columns.pop("y")} if form.kind == "classify" else {}
+        if "mask" in columns and not columns["mask"].any():
+            raise form.refuse("no target counts: all are NaN, masked or ignored", "give some that do")
         digest = hash_tree(columns | own)
         source, names = Source(columns), {name: name for name in columns}
     else:
@@ -146,6 +148,12 @@ def read_examples(
             for row in np.linspace(0, n - 1, min(LOOKED_AT, n)).astype(int)
             for name, column in items.item(int(row)).items()
         }
+        masks = [column for name, column in looked.items() if name.endswith(".mask")]
+        if masks and not any(mask.any() for mask in masks):
+            raise form.refuse(
+                f"of {len(masks)} examples looked at no target counts: all are NaN, masked or ignored",
+                "give some that do",
+            )
         names = {name: name for name in items.row if form.kind != "classify" or name != "y"}
         own = {"y": labels_of(data, form, items)} if form.kind == "classify" else {}
         digest = hash_tree(looked | own | {"n": torch.tensor([n])})

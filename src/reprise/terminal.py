@@ -111,48 +111,51 @@ def measuring_bar(console: Console, rows: int) -> Iterator[Callable[[str, int, i
         yield draw
 
 
+Columns = Mapping[str, Callable[[Sequence[Record]], str]]
+"""What a table shows of the runs of one setting, by heading."""
+
+_WHO: Columns = {
+    "method": lambda runs: str(runs[0]["method"]),
+    "m": lambda runs: "–" if runs[0]["m"] is None else str(runs[0]["m"]),
+    "seeds": lambda runs: str(len(runs)),
+}
+_ACCURACIES: Columns = {
+    "acc %": lambda runs: spread([r["accuracy"] for r in runs], 100, 1),
+    "forgetting": lambda runs: spread([r["forgetting"] for r in runs], 1, 3),
+    "learned %": lambda runs: spread([r["learning_accuracy"] for r in runs], 100, 1),
+    "kept": lambda runs: show_bytes(runs[0]["bytes"]["total"]),
+}
+_LOSSES: Columns = {
+    "forgetting %": lambda runs: spread([r["forgetting_percent"] for r in runs], 1, 1),
+    "drop %": lambda runs: spread([r["performance_drop_percent"] for r in runs], 1, 1),
+    "kept": lambda runs: show_bytes(runs[0]["bytes"]["total"]),
+    "model": lambda runs: show_bytes(runs[0]["bytes"]["model"]),
+}
+_TIME: Columns = {"s": lambda runs: _seconds(sum(r["seconds"]["total"] for r in runs))}
+
+
 def results_table(records: Sequence[Record], title: str) -> Table:
     """Mean ± deviation over the seeds of each method and memory size."""
-    headings = ("method", "m", "seeds", "acc %", "forgetting", "learned %", "kept", "s")
-    table = _narrow(title, headings, left=("method",))
-    groups: dict[tuple[object, ...], list[Record]] = {}
-    for record in records:
-        groups.setdefault(_group(record), []).append(record)
-    for (method, *_), members in groups.items():
-        first, seconds = members[0], sum(r["seconds"]["total"] for r in members)
-        table.add_row(
-            str(method),
-            "–" if first["m"] is None else str(first["m"]),
-            str(len(members)),
-            spread([r["accuracy"] for r in members], 100, 1),
-            spread([r["forgetting"] for r in members], 1, 3),
-            spread([r["learning_accuracy"] for r in members], 100, 1),
-            show_bytes(first["bytes"]["total"]),
-            f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.1f}",
-        )
-    return table
+    return _table(records, title, {**_WHO, **_ACCURACIES, **_TIME})
 
 
 def scenes_table(records: Sequence[Record], title: str) -> Table:
     """Mean ± deviation over the seeds of each method: relative losses, since most tasks have no accuracy."""
-    headings = ("method", "m", "seeds", "forgetting %", "drop %", "kept", "model", "s")
-    table = _narrow(title, headings, left=("method",))
+    return _table(records, title, {**_WHO, **_LOSSES, **_TIME})
+
+
+def _table(records: Sequence[Record], title: str, columns: Columns) -> Table:
+    table = _narrow(title, tuple(columns), left=("method",))
     groups: dict[tuple[object, ...], list[Record]] = {}
     for record in records:
         groups.setdefault(_group(record), []).append(record)
-    for (method, *_), members in groups.items():
-        first, seconds = members[0], sum(r["seconds"]["total"] for r in members)
-        table.add_row(
-            str(method),
-            "–" if first["m"] is None else str(first["m"]),
-            str(len(members)),
-            spread([r["forgetting_percent"] for r in members], 1, 1),
-            spread([r["performance_drop_percent"] for r in members], 1, 1),
-            show_bytes(first["bytes"]["total"]),
-            show_bytes(first["bytes"]["model"]),
-            f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.1f}",
-        )
+    for members in groups.values():
+        table.add_row(*(show(members) for show in columns.values()))
     return table
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.1f}"
 
 
 def ranking_table(ranked: Sequence[Mapping[str, Any]], title: str) -> Table:

@@ -85,7 +85,7 @@ def test_a_view_with_a_bad_label_is_left_out_of_its_tasks(
 
 
 def test_an_unknown_task_is_named_with_those_there_are(files: Path) -> None:
-    with pytest.raises(InputError, match="tasks: 'detph' is no Taskonomy task; choose from curvature"):
+    with pytest.raises(InputError, match="sequence: 'detph' is no Taskonomy task; choose from curvature"):
         trained(loaded(files), sequence="detph")
 
 

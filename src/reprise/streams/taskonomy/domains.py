@@ -124,12 +124,12 @@ def find_tasks(names: Iterable[str] | None = None) -> tuple[TaskonomyTask, ...]:
     """The named tasks in the order given; all of them, in the paper's first sequence, when none is named."""
     wanted = tuple(TASKS if names is None else names)
     if unknown := [name for name in wanted if name not in TASKS]:
-        raise InputError(f"tasks: {unknown[0]!a} is no Taskonomy task; choose from {', '.join(TASKS)}.")
+        raise InputError(f"sequence: {unknown[0]!a} is no Taskonomy task; choose from {', '.join(TASKS)}.")
     if len(set(wanted)) < len(wanted):
         twice = next(name for name in wanted if wanted.count(name) > 1)
-        raise InputError(f"tasks: {twice!r} is named twice; name each task once.")
+        raise InputError(f"sequence: {twice!r} is named twice; name each task once.")
     if not wanted:
-        raise InputError(f"tasks: none is named; choose from {', '.join(TASKS)}.")
+        raise InputError(f"sequence: none is named; choose from {', '.join(TASKS)}.")
     return tuple(TASKS[name] for name in wanted)
 
 
