@@ -462,6 +462,18 @@ def test_a_folder_of_another_learner_is_refused(tmp_path: Path) -> None:
         Learner.load(tmp_path / "nowhere")
 
 
+def test_the_page_of_a_report_names_the_tasks(tmp_path: Path) -> None:
+    learner = Learner(net(), reprise.ER(), m_per_task=4, out=tmp_path / "run", **SHORT)
+    for task in own_tasks():
+        learner.learn(task)
+    said = learner.report()
+    assert "points" in said
+    page = (tmp_path / "run" / "report" / "index.html").read_text()
+    assert str(tmp_path / "run" / "report" / "index.html") in said
+    assert "bright" in page
+    assert "task-1" not in page
+
+
 # ---- data of any origin
 
 
