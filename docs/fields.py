@@ -1,4 +1,4 @@
-"""For the reference: docstrings list what they speak of in columns (`name  what it is`), which Markdown would run together."""
+"""For the reference: docstrings list things in columns (`name  what it is`), which Markdown would run together."""
 
 import re
 from typing import Any
