@@ -38,7 +38,7 @@ wheel: venv
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 	$(PYTHON) -m venv build/empty
 	build/empty/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
-	cd build && empty/bin/reprise demo --steps 2 --size 16 --buildings 1,1,1 --views 4 --sequence depth,normal
+	cd build && empty/bin/reprise demo --steps 2 --size 16 --buildings 1,1,1 --views 32 --sequence depth,normal
 
 clean:
 	rm -rf site $(VENV) build dist *.egg-info src/*.egg-info

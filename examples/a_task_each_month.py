@@ -17,7 +17,7 @@ CLASSES = 5
 def months(small: bool) -> list[reprise.Task]:
     """Each month's task: uint8 images [n, 3, 16, 16] and labels 0 to 4."""
     count = 3 if small else 6
-    train, test = render(count * CLASSES, 60 if small else 200, 20 if small else 40)
+    train, test = render(count * CLASSES, 40 if small else 200, 20 if small else 40)
     tasks = []
     for month in range(count):
         parts = []
@@ -32,9 +32,10 @@ def main(small: bool = False) -> dict[str, float]:
     """The mean accuracy lost since a month was learned, by method."""
     lost = {}
     for name, method in (("fine-tuning", reprise.SGD()), ("replay", reprise.ER())):
-        learner = reprise.Learner("resnet18-tiny", method, memory="100KB", batch=10)
+        encoder = "convnet-small" if small else "resnet18-tiny"
+        learner = reprise.Learner(encoder, method, memory="100KB", lr=3e-3, batch=10)
         for task in months(small):
-            learner.learn(task, epochs=4 if small else 2)
+            learner.learn(task, epochs=8 if small else 2)
         print(f"{name}\n{learner.report()}")
         forgotten = [value for value in learner.forgetting.values() if value is not None]
         lost[name] = sum(forgotten) / len(forgotten)

@@ -110,9 +110,9 @@ def test_split_tasks_one_by_one_give_the_streams_matrix(name: str) -> None:
     for task in fixed.stream.tasks:
         learner.learn(OwnTask.classify(task.name, pair(task, "train"), pair(task, "test"), 5), steps=4)
     assert learner.matrix == matrices(straight.outcomes[0])
-    own, outcome = learner._standing().outcomes[0], straight.outcomes[0]
+    own, outcome = learner.standing().outcomes[0], straight.outcomes[0]
     assert (own.initial, own.next, own.bytes) == (outcome.initial, outcome.next, outcome.bytes)
-    for parameter, value in learner._standing().engine.params.items():
+    for parameter, value in learner.standing().engine.params.items():
         assert torch.equal(value, straight.engine.params[parameter]), parameter
 
 
@@ -167,8 +167,8 @@ def test_tasks_of_all_kinds_one_by_one_give_the_streams_matrix(method: reprise.M
     for task in tasks:
         learner.learn(task)
     assert learner.matrix == matrices(trainer.outcomes[0])
-    assert learner._standing().outcomes[0].initial == trainer.outcomes[0].initial
-    for name, value in learner._standing().engine.params.items():
+    assert learner.standing().outcomes[0].initial == trainer.outcomes[0].initial
+    for name, value in learner.standing().engine.params.items():
         assert torch.equal(value, trainer.engine.params[name]), name
 
 
@@ -209,7 +209,7 @@ def test_shares_of_a_byte_budget_shrink_fairly_and_the_ledger_shows_it() -> None
     shares = []
     for task in tasks:
         learner.learn(task)
-        memory = learner._standing().memory
+        memory = learner.standing().memory
         assert memory is not None
         counts = [len(rows) for rows in memory.rows_by_task(0, len(shares) + 1).values()]
         assert len(set(counts)) == 1
@@ -273,8 +273,8 @@ def test_an_interrupted_task_goes_on_to_the_same_bytes(
     for task in tasks:
         again.learn(task, epochs=2)
     assert again.matrix == straight.matrix
-    for name, value in straight._standing().engine.params.items():
-        assert torch.equal(value, again._standing().engine.params[name])
+    for name, value in straight.standing().engine.params.items():
+        assert torch.equal(value, again.standing().engine.params[name])
 
 
 def test_a_finished_task_returns_at_once_and_another_one_is_refused(
@@ -322,9 +322,21 @@ def test_loading_gives_the_same_answers_and_can_go_on(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="evaluate: the test data of 'colour' is not here any more"):
         loaded.evaluate()
     tests = {task.name: task.test for task in tasks[:2]}
+    tests["bright"] = (tests["bright"][0], torch.where(tests["bright"][1] == 0, 0, 1))
     assert loaded.evaluate(tests) == left.scores
     loaded.learn(tasks[2])
     assert loaded.matrix == straight.matrix
+
+
+def test_test_data_given_anew_is_read_as_the_task_was(tmp_path: Path) -> None:
+    """Pixels marked as unknown stay so."""
+    x, _, bright, _ = scenes()
+    bright = bright.clone()
+    bright[:, 0] = 255
+    learner = Learner(net(), reprise.SGD(), out=tmp_path / "run", **SHORT)
+    learner.learn(OwnTask.segment("bright", (x, bright), (x, bright), 2, ignore=255))
+    loaded = Learner.load(tmp_path / "run", encoder=net())
+    assert loaded.evaluate({"bright": (x, bright)}) == learner.scores
 
 
 def test_without_the_old_test_data_a_row_has_gaps(tmp_path: Path) -> None:
@@ -344,7 +356,7 @@ def test_touching_an_old_tasks_data_raises() -> None:
     learner = Learner(net(), reprise.ER(), m_per_task=6, **SHORT)
     for task in tasks[:2]:
         learner.learn(task)
-    trainer = learner._standing()
+    trainer = learner.standing()
     sentence = "'colour': its training data was touched while 'bright' is being learned"
     for touch in (
         lambda: trainer.phases[0].train.take(torch.arange(1)),
@@ -427,6 +439,17 @@ def test_wrong_settings_are_named(settings: dict[str, Any], sentence: str) -> No
         Learner(**given)
 
 
+def test_a_task_that_was_refused_may_be_given_again_in_any_form() -> None:
+    learner = Learner(net(), reprise.SGD(), **SHORT)
+    x, colour, *_ = scenes()
+    with pytest.raises(InputError, match="its head answers"):
+        learner.learn(OwnTask.classify("a", (x, colour), (x, colour), 3, head=nn.Flatten()))
+    with pytest.raises(InputError, match="batch: 4 is more than the 3 examples"):
+        learner.learn(OwnTask.classify("a", (x[:3], colour[:3]), (x, colour), 3))
+    learner.learn(OwnTask.classify("a", (x, colour), (x, colour), 3))
+    assert learner.tasks == ["a"]
+
+
 def test_a_folder_of_another_learner_is_refused(tmp_path: Path) -> None:
     Learner(net(), reprise.SGD(), out=tmp_path / "run")
     with pytest.raises(InputError, match="holds a learner with lr 0.001, here it is 0.1"):
@@ -437,6 +460,18 @@ def test_a_folder_of_another_learner_is_refused(tmp_path: Path) -> None:
         Learner(net(), reprise.SGD(), out=tmp_path / "other")
     with pytest.raises(InputError, match="holds no learner; name the folder"):
         Learner.load(tmp_path / "nowhere")
+
+
+def test_the_page_of_a_report_names_the_tasks(tmp_path: Path) -> None:
+    learner = Learner(net(), reprise.ER(), m_per_task=4, out=tmp_path / "run", **SHORT)
+    for task in own_tasks():
+        learner.learn(task)
+    said = learner.report()
+    assert "points" in said
+    page = (tmp_path / "run" / "report" / "index.html").read_text()
+    assert str(tmp_path / "run" / "report" / "index.html") in said
+    assert "bright" in page
+    assert "task-1" not in page
 
 
 # ---- data of any origin

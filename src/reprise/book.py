@@ -14,7 +14,8 @@ from reprise.errors import InputError
 from reprise.examples import Gone
 from reprise.method import Method
 from reprise.methods import METHODS
-from reprise.own_tasks import Seen
+from reprise.own_data import Form
+from reprise.own_tasks import OwnTask, Seen
 from reprise.results import read_json, write_json
 from reprise.tasks import Classify, Kind, Regress, Segment
 
@@ -37,17 +38,32 @@ class Page:
     own_head: bool
     epochs: int
     steps: int | None
+    ignore: int | None = None
+    columns: list[str] | None = None
+    """How targets are found in the data, where the task said so."""
     finished: bool = False
     m: int | None = None
     bytes: dict[str, int] = field(default_factory=dict)
     """When it was finished: examples remembered of each task, and what the method kept in all."""
 
     @staticmethod
-    def of(seen: Seen, own_head: bool, epochs: int, steps: int | None) -> Page:
+    def of(seen: Seen, task: OwnTask, epochs: int, steps: int | None) -> Page:
         name = next(name for name, kind in KINDS.items() if isinstance(seen.kind, kind))
         row = {name: [list(t.shape), str(t.dtype).removeprefix("torch.")] for name, t in seen.row.items()}
         kind = {"kind": name, **dataclasses.asdict(seen.kind)}
-        return Page(seen.name, kind, seen.hash, len(seen.train), len(seen.test), row, own_head, epochs, steps)
+        return Page(
+            name=seen.name,
+            kind=kind,
+            hash=seen.hash,
+            train=len(seen.train),
+            test=len(seen.test),
+            row=row,
+            own_head=task.head is not None,
+            epochs=epochs,
+            steps=steps,
+            ignore=task.form.ignore,
+            columns=None if task.form.columns is None else list(task.form.columns),
+        )
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -71,6 +87,12 @@ class Page:
     def make_kind(self) -> Kind:
         fields = {name: value for name, value in self.kind.items() if name != "kind"}
         return KINDS[self.kind["kind"]](**fields)
+
+    def as_task(self, data: Any) -> OwnTask:
+        """The task again, around other data."""
+        columns = None if self.columns is None else tuple(self.columns)
+        form = Form(self.kind["kind"], "", self.kind.get("classes"), self.ignore, columns)
+        return OwnTask(self.name, form, data, data, norm=self.kind.get("norm", "l2"))
 
     def gone(self, part: str, why: str) -> Gone:
         """Examples of which only number and look are known."""

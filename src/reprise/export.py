@@ -74,7 +74,7 @@ def export_task(learner: Learner, task: str, path: Path) -> Path:
             f"export: {type(learner.method).__name__} answers by looking into the memory, which no program carries; "
             "use Learner.predict."
         )
-    trainer, index = learner._standing(), learner._index(task)
+    trainer, index = learner.standing(), learner.index(task)
     if trainer.stacked:
         raise InputError("export: load the learner on the cpu first: Learner.load(out, device='cpu').")
     shape, dtype = learner.book.pages[index].row["x"]

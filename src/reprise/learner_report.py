@@ -54,7 +54,7 @@ def write_page(learner: Learner) -> str:
         from reprise.report.write import write_report
     except ImportError:
         return ""
-    if not (learner._folder / "record.json").exists():
+    if not (learner.folder / "record.json").exists():
         return ""
     return f"Page: {write_report([learner.out], learner.out / 'report')}\n"
 

@@ -214,6 +214,19 @@ def labels_of(dataset: Any, form: Form, source: ItemSource) -> Tensor:
     return found.long()
 
 
+def read_images(images: Any, shape: Sequence[int]) -> Tensor:
+    """Images to be answered [n, *shape]: an array of them, or a list of arrays or pictures."""
+    form = Form("classify", "predict")
+    if isinstance(images, Tensor | np.ndarray) and images.ndim == len(shape) + 1:
+        x = torch.as_tensor(images)
+        form.image(x[0])
+    else:
+        x = torch.stack([form.image(image) for image in images])
+    if list(x.shape[1:]) != list(shape):
+        raise form.refuse(f"images are {list(x.shape[1:])}, the learner's {list(shape)}", "resize them")
+    return x if x.dtype == torch.uint8 else x.float()
+
+
 def is_pair(data: Any) -> bool:
     return (
         isinstance(data, tuple | list)

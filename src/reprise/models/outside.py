@@ -1,10 +1,14 @@
-"""Encoders of other libraries by name: `timm:NAME` and `torchvision:NAME`, pre-trained with `:pretrained`."""
+"""Encoders of other people: by name, `timm:NAME` and `torchvision:NAME` (`:pretrained` if wanted), or given."""
 
 from __future__ import annotations
 
+import copy
 import importlib
+from pathlib import Path
 from typing import Any
 
+import safetensors
+import safetensors.torch
 from torch import nn
 
 from reprise.errors import InputError
@@ -58,3 +62,35 @@ def _from_torchvision(torchvision: Any, name: str, pretrained: bool) -> nn.Modul
     for key, child in parts:
         encoder.add_module(key, child)
     return encoder
+
+
+# ---- a user's encoder, kept
+
+
+def take_encoder(encoder: nn.Module | str, seed: int) -> nn.Module | None:
+    """A copy of a user's encoder, or one built by another library; None for ours, which are built for each seed."""
+    if isinstance(encoder, nn.Module):
+        return copy.deepcopy(encoder).cpu()
+    return None if encoder in ENCODERS else build_outside(encoder, seed)
+
+
+def weights_of(module: nn.Module) -> bytes:
+    """Parameters and statistics as the content of a safetensors file."""
+    tensors = {name: t.detach().cpu().contiguous().clone() for name, t in module.state_dict().items()}
+    return safetensors.torch.save(tensors)
+
+
+def load_weights(module: nn.Module, path: Path) -> None:
+    """The weights an encoder had when the learner was made: a learner does not depend on those it is given later."""
+    try:
+        stored = safetensors.torch.load_file(path)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise InputError(f"out: {path} cannot be read ({error}); name another folder.") from None
+    own = module.state_dict()
+    names = own.keys() | stored.keys()
+    differing = [n for n in names if n not in own or n not in stored or own[n].shape != stored[n].shape]
+    if differing:
+        raise InputError(
+            f"encoder: {sorted(differing)[0]} is not as in {path}; give the encoder the learner was made with."
+        )
+    module.load_state_dict(stored)

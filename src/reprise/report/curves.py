@@ -53,9 +53,10 @@ def sequence_title(section: Section) -> str:
 
 
 def task_names(group: Group) -> list[str]:
-    """The tasks' names where the sequence is one of the paper's, numbers elsewhere."""
+    """The tasks' names where a record has them or the sequence is one of the paper's, numbers elsewhere."""
     tasks = matrices(group).shape[-1]
-    known = paper()["task_sequences"].get(f"sequence_{group.configuration.get('sequence')}", [])
+    sequence = paper()["task_sequences"].get(f"sequence_{group.configuration.get('sequence')}", [])
+    known = group.records[0].get("tasks", sequence)
     return list(known) if len(known) == tasks else [f"task-{j}" for j in range(tasks)]
 
 
