@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from reprise.methods import METHODS
 
@@ -43,6 +45,12 @@ def test_the_blocks_of_a_guide_run_one_after_another(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    for folder in ("train/cats", "train/dogs", "test/cats", "test/dogs"):
+        (tmp_path / "pictures" / folder).mkdir(parents=True)
+        for i in range(4):
+            picture = Image.fromarray(draw.integers(0, 256, (20, 24, 3), dtype=np.uint8))
+            picture.save(tmp_path / "pictures" / folder / f"{i}.png")
     world: dict[str, object] = {"__name__": "guide"}
     for block in python_blocks(DOCS / name):
         exec(compile(block, name, "exec", dont_inherit=True), world)

@@ -550,6 +550,30 @@ def test_a_table_of_pictures_is_what_the_tensors_are() -> None:
     assert matrices[0] == matrices[1]
 
 
+def test_pictures_in_folders(tmp_path: Path) -> None:
+    from PIL import Image
+
+    x, colour, *_ = scenes()
+    for index, (image, label) in enumerate(zip(x, colour.tolist(), strict=True)):
+        folder = tmp_path / "pictures" / f"class-{label}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{index:02d}.png")
+    data = reprise.ImageFolder(tmp_path / "pictures", size=8)
+    assert data.classes == ["class-0", "class-1", "class-2"]
+    assert sorted(data.targets) == sorted(colour.tolist())
+    image, label = data[0]
+    assert torch.equal(image, x[int(data.files[0].stem)])
+    assert label == colour[int(data.files[0].stem)]
+    learner = Learner(net(), reprise.ER(), m_per_task=4, **SHORT)
+    learner.learn(OwnTask.classify("a", data, data, 3))
+    with pytest.raises(InputError, match="holds a folder 'class-2', which is no class"):
+        reprise.ImageFolder(tmp_path / "pictures", size=8, classes=["class-0", "class-1"])
+    with pytest.raises(InputError, match="is no folder; name one that holds a folder of pictures"):
+        reprise.ImageFolder(tmp_path / "nowhere", size=8)
+    with pytest.raises(InputError, match="holds no pictures in folders"):
+        reprise.ImageFolder(tmp_path / "pictures" / "class-0", size=8)
+
+
 def test_vectors_are_regressed_by_a_pooled_head() -> None:
     x, _, _, grey = scenes()
     y = grey.flatten(1)[:, :2]

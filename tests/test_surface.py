@@ -49,6 +49,7 @@ def test_the_methods_and_public_names() -> None:
             "SGD",
             "Batch",
             "Diverged",
+            "ImageFolder",
             "InputError",
             "Learner",
             "Method",

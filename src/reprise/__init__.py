@@ -6,6 +6,7 @@ from reprise.errors import Diverged, InputError
 from reprise.learner import Learner
 from reprise.method import Method, Needs
 from reprise.methods import CAR, ER, METHODS, SGD, MultiTask
+from reprise.own_folder import ImageFolder
 from reprise.own_tasks import OwnTask as Task
 from reprise.types import Batch, Output
 
@@ -21,6 +22,7 @@ __all__ = [
     "SGD",
     "Batch",
     "Diverged",
+    "ImageFolder",
     "InputError",
     "Learner",
     "Method",

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
 from reprise.errors import InputError
 from reprise.export import load_program
 from reprise.files import write_bytes, write_text
 from reprise.learner import Learner
+from reprise.own_folder import ENDINGS, read_picture
 from reprise.values import nearest
 
-ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
 AT_ONCE = 64
 
 Ask = Callable[[Tensor], Tensor]
@@ -87,21 +87,10 @@ def _pictures(folder: Path) -> list[str]:
     return names
 
 
-def _read(path: Path, shape: Sequence[int]) -> Tensor:
-    """A picture as the task wants it: its channels, its size."""
-    try:
-        with Image.open(path) as picture:
-            fitted = picture.convert("L" if shape[0] == 1 else "RGB").resize((shape[2], shape[1]))
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise InputError(f"{path} cannot be read as a picture ({error}); remove it.") from None
-    array = np.asarray(fitted)
-    return torch.from_numpy(array.copy() if array.ndim == 3 else array[..., None].copy()).permute(2, 0, 1)
-
-
 def _answers(about: dict[str, Any], ask: Ask, folder: Path, names: Sequence[str]) -> Any:
     for start in range(0, len(names), AT_ONCE):
         part = names[start : start + AT_ONCE]
-        images = torch.stack([_read(folder / name, about["input"]) for name in part])
+        images = torch.stack([read_picture(folder / name, tuple(about["input"])) for name in part])
         yield from zip(part, ask(images).float(), strict=True)
 
 
