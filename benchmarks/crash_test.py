@@ -69,7 +69,7 @@ class Case:
 
     def train(self, folder: Path) -> None:
         # The runner as it is, on streams small enough: the tests' own.
-        runner.load_pool = lambda stream, data: POOL  # type: ignore[assignment]
+        runner.load_pool = lambda stream, data, wanted=None: POOL  # type: ignore[assignment]
         if self.stream == "heterogeneous":
             runner.stream_of = lambda e, seed, pool: MIXED.first(e.tasks)
         else:
