@@ -6,7 +6,7 @@
 2. CAR's λ_fm and EWC's λ at that rate, on the validation worlds: the lowest performance drop.
 3. The report: SGD, ER, CAR, A-GEM, EWC, Side-Tuning and multi-task, trained for every seed and scored on test worlds,
    which nothing was chosen by.
-4. With --ablations also the second sequence, other memory sizes, CAR's compressions and its intermediate layers.
+4. With --ablations also the second sequence, other memory sizes and λ_fm, CAR's compressions, intermediate layers.
 
 One process per core. Writes records.jsonl (the report), ablations.jsonl, chosen.json and validation.jsonl, a table
 with a line per task, and pictures. A run that was stopped goes on where it was: finished runs are in DIR/store.
@@ -43,8 +43,11 @@ SECOND = ("agem", "car", "er", "multitask", "sgd")
 """Methods of the paper's second table, run on the second sequence too."""
 SIZES = (4, 64)
 """Examples a task, besides the protocol's."""
-COMPRESSIONS = ("none", "spatial", "channel", "intermediate")
-"""Besides the default, both means."""
+COMPRESSIONS = ("spatial_channel", "none", "spatial", "channel", "intermediate")
+STRENGTHS = (1.0, 20.0)
+"""λ_fm besides the chosen one and that of the compressions."""
+MATCHING = 5.0
+"""λ_fm under which compressions are compared: strong enough that what is matched makes a difference."""
 
 
 class Study:
@@ -104,10 +107,15 @@ class Study:
         return [self.experiment(method, **_settings(chosen, method)) for method in METHODS]
 
     def ablations(self, chosen: dict[str, Any]) -> list[Experiment]:
-        car = _settings(chosen, "car")
+        lr = chosen["lr"]
         return [
             *(self.experiment(method, sequence="2", **_settings(chosen, method)) for method in SECOND),
-            *(self.experiment("car", sequence=s, compress=c, **car) for c in COMPRESSIONS for s in "12"),
+            *(
+                self.experiment("car", sequence=sequence, compress=compress, lr=lr, lam_fm=MATCHING)
+                for sequence in "12"
+                for compress in COMPRESSIONS
+            ),
+            *(self.experiment("car", lr=lr, lam_fm=lam_fm) for lam_fm in STRENGTHS),
             *(
                 self.experiment(method, m=m, **_settings(chosen, method))
                 for m in SIZES
@@ -142,7 +150,7 @@ def table(records: Sequence[Record]) -> str:
 
 def groups(records: Sequence[Record]) -> str:
     """A line for each experiment, by the fields in which they differ."""
-    shown = ("sequence", "m", "compress")
+    shown = ("sequence", "m", "lam_fm", "compress")
     found: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
         values = record["configuration"]
