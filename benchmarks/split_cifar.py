@@ -126,7 +126,7 @@ def mer() -> list[tuple[str, Settings]]:
     return [
         (method, own | {"old_statistics": True})
         for method, own in grids()
-        if method == "mer" and own["lr"] in (0.01, PAPER_RATE)
+        if method == "mer" and own["lr"] == PAPER_RATE
     ]
 
 
