@@ -29,6 +29,7 @@ import numpy as np
 
 from reprise.errors import InputError
 from reprise.streams.fetch import PathLike, listing, open_file, shown, some
+from reprise.streams.pickles import DAMAGE
 from reprise.streams.taskonomy.domains import (
     DEPTH,
     DOMAINS,
@@ -478,7 +479,7 @@ def _load_building(folder: Path, about: Mapping[str, Any]) -> PackedBuilding:
         channels = tuple(int(value) for value in index["channel_sums"])
     except InputError:
         raise
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except DAMAGE as error:
         raise InputError(
             f"{shown(folder)} is not a sound part of this pack ({error!s:.120}); delete it and pack again."
         ) from error
