@@ -346,9 +346,11 @@ class PackedBuilding:
 
     def obstacles(self, task: TaskonomyTask, masks: bool) -> list[str | None]:
         """For each view, why it cannot be used for the task."""
-        return [
-            obstacle(task, self.problems.get(row, {}), self.absent, masks) for row in range(len(self.views))
-        ]
+        common = obstacle(task, {}, self.absent, masks)  # most views have no problem of their own
+        found = [common] * len(self.views)
+        for row, own in self.problems.items():
+            found[row] = obstacle(task, own, self.absent, masks)
+        return found
 
 
 class Packed:
@@ -476,6 +478,8 @@ def _load_building(folder: Path, about: Mapping[str, Any]) -> PackedBuilding:
         }
         if index["size"] != about["size"] or {*sums, *absent} != set(about["domains"]):
             raise ValueError("another size or other domains than the pack's")
+        if not all(0 <= row < len(views) for row in problems):
+            raise ValueError("problems of views that it does not have")
         channels = tuple(int(value) for value in index["channel_sums"])
     except InputError:
         raise
