@@ -206,10 +206,11 @@ def document() -> str:
 
 
 MORE = """Elsewhere: archives with `..`, links or devices (`tests/streams/test_fetch.py`); pickles and pictures
-damaged in many ways (`tests/streams/test_files.py`, at random in `tests/streams/test_readers_fuzz.py`); pickles and YAML
-of a few bytes that would fill the memory (`tests/streams/test_files.py`, `tests/test_config.py`); Taskonomy's files truncated, missing, of a wrong size or kind
-(`tests/streams/test_taskonomy_wrong_input.py`); HTML in names (`tests/report`); checkpoints with flipped bits, full
-disks, read-only folders (`tests/test_archive.py`, `tests/test_interrupt.py`).
+damaged in many ways (`tests/streams/test_files.py`, at random in `tests/streams/test_readers_fuzz.py`); pickles and
+YAML of a few bytes that would fill the memory (`tests/streams/test_files.py`, `tests/test_config.py`); Taskonomy's
+files truncated, missing, of a wrong size or kind (`tests/streams/test_taskonomy_wrong_input.py`); HTML in names
+(`tests/report`); checkpoints with flipped bits, full disks, read-only folders (`tests/test_archive.py`,
+`tests/test_interrupt.py`).
 """
 
 if __name__ == "__main__":
