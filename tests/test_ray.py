@@ -128,7 +128,8 @@ def test_ray_leaves_the_bytes_that_local_processes_leave(
     said: list[Any] = []
     both = [experiment("er"), experiment("car")]
     for store, more in (("here", {}), ("ray", {"ray": "local", "watch": said.append})):
-        records = [*run_experiments(both, [0, 1], store=Path(store), saving=SAVING, **more)]
+        how = {"saving": SAVING, "artifacts": ("features", "memory")} | more
+        records = [*run_experiments(both, [0, 1], store=Path(store), **how)]
         assert len(records) == 4
         lanes = [
             *run_experiments(

@@ -82,12 +82,18 @@ def wanted_of(experiment: Experiment, workers: int | None = None, watch: Watch |
     return Wanted(e.size, e.buildings, e.views, workers, tell)
 
 
-def pick_device(name: str, here: bool = True) -> torch.device:
+def named_device(name: str) -> torch.device:
     if name not in ("cpu", "cuda"):
         raise InputError(f"device: {name!r} is not known; choose cpu or cuda.")
-    if here and name == "cuda" and not torch.cuda.is_available():
-        raise InputError("device: cuda was asked for, but this machine shows no GPU; use --device cpu.")
     return torch.device(name)
+
+
+def pick_device(name: str) -> torch.device:
+    """A device that this machine has."""
+    device = named_device(name)
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("device: cuda was asked for, but this machine shows no GPU; use --device cpu.")
+    return device
 
 
 class _How(TypedDict):
@@ -125,7 +131,7 @@ def run_experiments(
     the others nothing.
     """
     # A cluster's machines may have what this one lacks; each worker looks for itself.
-    where = pick_device(device, here=ray is None)
+    where = pick_device(device) if ray is None else named_device(device)
     how = _How(workers=workers, compiled=compiled, ray=ray)
     if ray is not None:  # its workers stand in folders of their own
         data, out, store = (None if path is None else path.absolute() for path in (data, out, store))
