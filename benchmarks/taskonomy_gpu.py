@@ -68,8 +68,18 @@ class Bottleneck(nn.Module):
         return F.relu(self.bn3(self.conv3(out)) + self.down(x), inplace=True)
 
 
-def plain_network(outputs: int) -> nn.Module:
-    """ResNet-50 without pooling, and the decoder of 15 layers."""
+class PlainNetwork(nn.Module):
+    """ResNet-50 without pooling, and the decoder of 15 layers. (A bare `nn.Sequential` compiles layer by layer.)"""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.layers = plain_layers(outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+def plain_layers(outputs: int) -> nn.Sequential:
     layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(True)]
     layers.append(nn.MaxPool2d(3, 2, 1))
     inputs = 64
@@ -93,7 +103,7 @@ def plain_step(device: torch.device, batch: int, size: int, how: str) -> Callabl
     """A step of the plain loop on images that are on the device already."""
     set_arithmetic("tf32" if how == "tf32" else "float32", deterministic=False)
     fast = how.startswith("bf16")
-    model = plain_network(3).to(device)
+    model: nn.Module = PlainNetwork(3).to(device)
     x, y = torch.randn(batch, 3, size, size, device=device), torch.rand(batch, 3, size, size, device=device)
     if fast:
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
@@ -202,9 +212,28 @@ def row(name: str, seconds: Sequence[float], block: int, batch: int, **more: Any
 def speed(options: argparse.Namespace) -> int:
     device, block, batch = torch.device(options.device), options.block, options.batch
     rows: list[dict[str, Any]] = []
+    overhead: dict[str, dict[str, float]] = {}
+    waiting: dict[str, dict[str, float]] = {}
+    options.out.mkdir(parents=True, exist_ok=True)
+
+    def write() -> None:
+        content = {
+            "what": f"a training step, {options.encoder} and its decoder, batch {batch}, "
+            f"{options.size} x {options.size}",
+            "blocks": options.blocks,
+            "steps_per_block": block,
+            "cudnn_benchmark": options.tune,
+            "rows": rows,
+            "car_over_er": overhead,
+            "data": waiting,
+            "peak_memory": torch.cuda.max_memory_allocated() if device.type == "cuda" else None,
+            "environment": environment(device),
+        }
+        (options.out / "speed.json").write_text(json.dumps(content, indent=1) + "\n")
 
     def say(found: dict[str, Any]) -> None:
         rows.append(found)
+        write()
         print(
             f"{found['name']:<44}{found['ms']:9.2f} ms {found['images_per_second']:9.0f} images/s", flush=True
         )
@@ -223,7 +252,6 @@ def speed(options: argparse.Namespace) -> int:
         (", any order of sums", {"deterministic": False}),
         *([(", any order, compiled", {"deterministic": False, "compiled": True})] if options.compile else []),
     ]
-    overhead = {}
     for label, how in variants:
         ours = {name: OurSteps(name, device, options, **how) for name in ("er", "car")}
         kinds = [(name, replaying) for replaying in (False, True) for name in ours]
@@ -248,7 +276,6 @@ def speed(options: argparse.Namespace) -> int:
         del ours
         if device.type == "cuda":
             torch.cuda.empty_cache()
-    waiting = {}
     for label, resident in (("on the GPU", True), ("mapped files", False)):
         ours_er = OurSteps("er", device, options, resident=resident)
         repeat(ours_er.step, 2 * options.warm)()
@@ -259,19 +286,7 @@ def speed(options: argparse.Namespace) -> int:
         waiting[label] = {"ms": rows[-1]["ms"], "host_wait_share": share}
         ours_er.feed.ahead.close()
         del ours_er
-    content = {
-        "what": f"a training step, {options.encoder} and its decoder, batch {batch}, {options.size} x {options.size}",
-        "blocks": options.blocks,
-        "steps_per_block": block,
-        "cudnn_benchmark": options.tune,
-        "rows": rows,
-        "car_over_er": overhead,
-        "data": waiting,
-        "peak_memory": torch.cuda.max_memory_allocated() if device.type == "cuda" else None,
-        "environment": environment(device),
-    }
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "speed.json").write_text(json.dumps(content, indent=1) + "\n")
+    write()
     print("CAR over ER:", json.dumps(overhead))
     print("data:", json.dumps(waiting))
     return 0

@@ -50,7 +50,7 @@ class TaskLabels:
             return y, mask
         turned = y.flip(-1)
         if self.task == "normal":  # a mirrored normal points the other way along x
-            turned = turned * turned.new_tensor([-1.0, 1.0, 1.0]).view(3, 1, 1)
+            turned[..., 0, :, :].neg_()  # in place: a constant from the host would make a GPU wait for it
         return where(flipped, turned, y), None if mask is None else where(flipped, mask.flip(-1), mask)
 
 
