@@ -2,6 +2,7 @@
 
     python benchmarks/crash_test.py                 # the long form: 300 kills, all methods, all streams
     python benchmarks/crash_test.py --kills 15      # the form of the slow tests
+    python benchmarks/crash_test.py --streams rooms # only the rendered scenes: maps, classes and masks
 
 Every training is a process of its own, forked from one that has imported everything, so that a kill costs a second.
 Checkpoints are written after every step, so that many a kill hits a file that is being written. What is compared,
@@ -24,6 +25,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
+import scenes
 from tiny import FIELDS, MIXED, POOL
 
 from reprise import runner
@@ -41,6 +44,7 @@ from reprise.errors import InputError
 from reprise.keeping import Saving
 from reprise.methods import METHODS
 from reprise.results import TIMES, commit
+from reprise.streams import stream_of
 from reprise.streams.split import split_stream
 
 RESULTS = Path(__file__).parent / "results"
@@ -60,6 +64,8 @@ class Case:
         return f"{self.method} on {self.stream}" + (f", {self.lanes} lanes" if self.lanes > 1 else "")
 
     def experiment(self) -> Any:
+        if self.stream == "rooms":
+            return scenes.experiment(self.method)
         fields = dict(FIELDS)
         if self.stream == "class-incremental":
             fields["scenario"] = "class"
@@ -67,10 +73,13 @@ class Case:
             fields |= {"optimizer": "adam", "lr": 0.01, "m": 6}
         return make_experiment("split-shapes", self.method, fields)
 
-    def train(self, folder: Path) -> None:
+    def train(self, folder: Path, readers: int) -> None:
         # The runner as it is, on streams small enough: the tests' own.
-        runner.load_pool = lambda stream, data, wanted=None: POOL  # type: ignore[assignment]
-        if self.stream == "heterogeneous":
+        pool = scenes.scenes(readers) if self.stream == "rooms" else POOL
+        runner.load_pool = lambda stream, data, wanted=None: pool  # type: ignore[assignment]
+        if self.stream == "rooms":
+            runner.stream_of = stream_of
+        elif self.stream == "heterogeneous":
             runner.stream_of = lambda e, seed, pool: MIXED.first(e.tasks)
         else:
             runner.stream_of = lambda e, seed, pool: split_stream(
@@ -83,13 +92,14 @@ class Case:
             raise SystemExit("a record is missing")
 
 
-STREAMS = ("task-incremental", "class-incremental", "heterogeneous")
+STREAMS = ("task-incremental", "class-incremental", "heterogeneous", "rooms")
+LANES = ("task-incremental", "rooms")
 
 
-def cases() -> list[Case]:
+def cases(streams: Sequence[str]) -> list[Case]:
     """Every method on every stream that it does not refuse, and all methods as lanes."""
-    found = [Case(method, stream) for stream in STREAMS for method in METHODS]
-    found += [Case(method, "task-incremental", 2) for method in METHODS]
+    found = [Case(method, stream) for stream in streams for method in METHODS]
+    found += [Case(method, stream, 2) for stream in LANES if stream in streams for method in METHODS]
     return [case for case in found if _accepted(case)]
 
 
@@ -97,6 +107,8 @@ def _accepted(case: Case) -> bool:
     from reprise.ledger import settle
 
     stream = MIXED if case.stream == "heterogeneous" else split_stream("split-shapes", POOL, 0, "task")
+    if case.stream == "rooms":
+        stream = stream_of(case.experiment(), 0, scenes.scenes())
     if case.stream == "class-incremental":
         stream = replace(stream, scenario="class")
     try:
@@ -109,15 +121,15 @@ def _accepted(case: Case) -> bool:
 # ---- trainings that may be killed
 
 
-def begin(case: Case, folder: Path) -> int:
-    """A child that trains; its process id."""
+def begin(case: Case, folder: Path, readers: int = 0) -> int:
+    """A child that trains, with so many threads that read ahead; its process id."""
     sys.stdout.flush()
     child = os.fork()
     if child:
         return child
     code = 1
     try:
-        case.train(folder)
+        case.train(folder, readers)
         code = 0
     finally:
         if code:
@@ -171,10 +183,10 @@ def crash(case: Case, kills: int, chance: random.Random, counts: Counter[str], r
     finish(begin(case, straight))
     took = time.perf_counter() - began
     done = 0
-    for _ in range(2 * kills):
+    for turn in range(2 * kills):
         if done == kills:
             break
-        child = begin(case, disturbed)
+        child = begin(case, disturbed, readers=turn % 3)
         if not kill_after(child, chance.uniform(0.3, 1.05) * took):
             shutil.rmtree(disturbed)  # it was faster: another try from the start
             continue
@@ -195,12 +207,13 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=300, help="how often to kill, at least")
     parser.add_argument("--each", type=int, default=4, help="kills of one run at most")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--streams", nargs="+", default=STREAMS, choices=STREAMS, help="only these")
     parser.add_argument("--out", type=Path, help="the JSON file")
     options = parser.parse_args()
     torch.set_num_threads(1)
     chance, counts, methods = random.Random(options.seed), Counter[str](), Counter[str]()
     streams, failures = Counter[str](), []
-    everything = cases()
+    everything = cases(options.streams)
     chance.shuffle(everything)
     began = time.perf_counter()
     # Every case once in the long form, and over again until there are enough kills.
@@ -223,7 +236,12 @@ def main() -> int:
         "environment": {"torch": torch.__version__, "python": platform.python_version(), "commit": commit()},
         "seed": options.seed,
     }
-    path = options.out or RESULTS / f"crash_test-torch{torch.__version__}-{time.strftime('%Y-%m-%d')}.json"
+    which = "" if options.streams == STREAMS else "-".join(["", *options.streams])
+    path = (
+        options.out
+        or RESULTS / f"crash_test{which}-torch{torch.__version__}-{time.strftime('%Y-%m-%d')}.json"
+    )
+    shutil.rmtree(scenes.folder().parent)
     path.write_text(json.dumps(report, indent=1) + "\n")
     print(f"{dict(counts)}\nFile: {path}")
     return 1 if failures else 0

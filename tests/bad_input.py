@@ -27,6 +27,7 @@ DOCUMENT = Path(__file__).parents[1] / "docs" / "bad_input.md"
 SHAPES = ("run", "split-shapes", "--method", "er")
 ROOMS = ("run", "rooms", "--method", "er")
 FROM_FILE = ("run", "split-shapes", "--config", "a.yaml")
+RING = ("--fill", "ring_class", "--m_per_class", "200")
 TINY = ("--tasks", "1", "--steps", "1")
 
 
@@ -109,6 +110,7 @@ ROWS = (
         FROM_FILE,
         _file("a.yaml", "method: !!python/object/apply:os.system [touch]"),
     ),
+    Row("YAML that grows when it is written out", FROM_FILE, _file("a.yaml", "a: &a [er, er]\nb: [*a, *a]")),
     Row("a file that names code as a method", FROM_FILE, _file("a.yaml", "method: os.system")),
     Row("a file with a field nobody knows", FROM_FILE, _file("a.yaml", "method: er\nlearning_rate: 0.1")),
     Row("a file that is no text", FROM_FILE, lambda: Path("a.yaml").write_bytes(b"\xff\xfe\x00")),
@@ -121,6 +123,8 @@ ROWS = (
     Row("a batch larger than a task", (*SHAPES, "--batch", "99999999999999999999")),
     Row("m larger than there are examples", (*SHAPES, "--m", "100000000")),
     Row("m that cannot be divided", (*SHAPES, "--m", "51")),
+    Row("a memory of the last examples seen, more than a task sees", (*SHAPES, *RING, "--steps", "2")),
+    Row("the same, since the last partial batch of a pass is left out", (*SHAPES, *RING, "--batch", "300")),
     Row("a budget that is no size", (*SHAPES, "--memory", "1e30GB")),
     Row("a learning rate that is no number", (*SHAPES, "--lr", "nan")),
     Row("a seed named twice", (*SHAPES, "--seeds", "1,1")),
@@ -202,9 +206,11 @@ def document() -> str:
 
 
 MORE = """Elsewhere: archives with `..`, links or devices (`tests/streams/test_fetch.py`); pickles and pictures
-damaged in many ways (`tests/streams/test_files.py`); Taskonomy's files truncated, missing, of a wrong size or kind
-(`tests/streams/test_taskonomy_wrong_input.py`); HTML in names (`tests/report`); checkpoints with flipped bits, full
-disks, read-only folders (`tests/test_archive.py`, `tests/test_interrupt.py`).
+damaged in many ways (`tests/streams/test_files.py`, at random in `tests/streams/test_readers_fuzz.py`); pickles and
+YAML of a few bytes that would fill the memory (`tests/streams/test_files.py`, `tests/test_config.py`); Taskonomy's
+files truncated, missing, of a wrong size or kind (`tests/streams/test_taskonomy_wrong_input.py`); HTML in names
+(`tests/report`); checkpoints with flipped bits, full disks, read-only folders (`tests/test_archive.py`,
+`tests/test_interrupt.py`).
 """
 
 if __name__ == "__main__":

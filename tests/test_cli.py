@@ -195,7 +195,7 @@ def test_a_gpu_that_is_not_there(capsys: pytest.CaptureFixture[str], monkeypatch
         ("method: [er]", ""),  # the flag names another
         (
             "x: !!python/object/apply:os.system ['touch ran']",
-            "config: fields.yaml is not plain YAML (line 1: could",
+            "config: fields.yaml is not plain YAML (line 1: tag 'tag:",
         ),
         ("m: 50\nmemory: 1MB", "m and memory say the same thing twice"),
     ],

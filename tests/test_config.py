@@ -230,13 +230,19 @@ def test_a_file_of_fields(tmp_path: Path) -> None:
     [
         (
             "!!python/object/apply:os.system ['touch /tmp/never']",
-            "is not plain YAML (line 1: could not determine",
+            "is not plain YAML (line 1: tag 'tag:yaml.org,2002:python/",
         ),
-        ("lr: !!python/name:os.system", "is not plain YAML (line 1: could not determine"),
+        ("lr: !!python/name:os.system", "is not plain YAML (line 1: tag 'tag:yaml.org,2002:python/"),
         ("a: [1", "is not plain YAML (line 1"),
         ("a: 1\nb: : 2", "is not plain YAML (line 2"),
         ("day: 2024-99-99", "is not plain YAML"),
-        ("[" * 20_000, "is not plain YAML"),
+        ("[" * 20_000, "is not plain YAML (lists within lists, more than 10 deep)"),
+        (
+            "a: &a [x, x]\nb: &b [*a, *a]",
+            "is not plain YAML (line 1: anchor 'a')",
+        ),  # ten such lines fill a memory
+        ("a: !!bool maybe", "is not plain YAML (line 1: tag 'tag:yaml.org,2002:bool')"),
+        ("a: " + "x" * (1 << 20), "is not plain YAML (it is longer than 1048576 characters)"),
         ("- 1\n- 2", "holds no fields"),
         ("1: 2", "holds no fields"),
         ("just text", "holds no fields"),

@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny import CPU, cell
 
+from reprise import train
 from reprise.errors import InputError
 from reprise.fill import POLICIES, Quota, choose, make_quota, reservoir_rows, reservoir_slots
+from reprise.train import Trainer
 
 TASKS, CLASSES = 17, 5  # Split-CIFAR and Split-mini-ImageNet
 quick = settings(max_examples=80, deadline=None, database=None)
@@ -243,6 +247,33 @@ def test_a_ring_cannot_hold_more_of_a_class_than_training_has_seen(order: list[i
     labels = np.array([0] * 5 + [1] * 5)
     with pytest.raises(InputError, match="m: 3 examples a class were asked for, but .*only 1"):
         choose(per_class("ring_class", 3, 2), labels, np.array(order), 10, generator())
+
+
+def test_what_a_ring_will_not_have_seen_is_refused_before_anything_is_trained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One step of 4 images cannot have shown 5 classes."""
+    monkeypatch.setattr(Trainer, "_train", None)
+    for lanes in (1, 2):
+        cells = [cell("er", seed, fill="ring_class", steps=1) for seed in range(lanes)]
+        with pytest.raises(
+            InputError, match="m: 1 examples a class were asked for, but training sees only 0"
+        ):
+            Trainer(cells, CPU).run()
+
+
+def test_the_order_of_a_task_is_drawn_when_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream's orders together would take 8 bytes for every example that is ever seen."""
+    drawn: list[int] = []
+    draw = train.draw_order
+
+    def noted(seed: int, task: int, *rest: Any) -> np.ndarray:
+        drawn.append(task)
+        return draw(seed, task, *rest)
+
+    monkeypatch.setattr(train, "draw_order", noted)
+    Trainer([cell("er")], CPU).run(pause=lambda phase, step: phase == 1)
+    assert drawn == [0, 1]
 
 
 # Reservoir

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from conformance import World, assert_close, contents, written
+from scenes import scene_cell
 from test_conformance import CASES
 from tiny import CPU
 
@@ -25,6 +26,7 @@ from reprise.ranks import Ranks
 from reprise.train import Trainer
 
 EXACT = 1e-10
+ROOMS = ("sgd", "er", "car", "agem", "ewc", "lwf", "side_tuning", "multitask")
 Case = tuple[str, str, dict[str, Any]]
 
 VARIANTS: list[Case] = [
@@ -48,7 +50,7 @@ def train(world: World, name: str, fields: dict[str, Any], ranks: Ranks | None) 
 
 def compare(ranks: Ranks, cases: list[Case]) -> None:
     """Each case by all ranks together and by this one alone."""
-    worlds = {world.name: world for world, _ in CASES}
+    worlds = {world.name: world for world, _ in CASES} | {"rooms": World("rooms", scene_cell)}
     for world, name, fields in cases:
         what = f"{world} {name} {fields}"
         together = train(worlds[world], name, fields, ranks)
@@ -82,7 +84,12 @@ def many_buckets(ranks: Ranks, cases: list[Case]) -> None:
 def messages(ranks: Ranks, _: object) -> None:
     said, tree = (
         {"a": [1, None, "é"]},
-        {"x": torch.arange(3), "none": torch.zeros(0, 2), "flag": torch.tensor(True)},
+        {
+            "x": torch.arange(3),
+            "none": torch.zeros(0, 2),
+            "flag": torch.tensor(True),
+            "y": torch.ones(2).short(),
+        },
     )
     if ranks.first:
         ranks.tell(said)
@@ -93,6 +100,12 @@ def messages(ranks: Ranks, _: object) -> None:
         assert {n: (t.dtype, t.tolist()) for n, t in found.items()} == {
             n: (t.dtype, t.tolist()) for n, t in tree.items()
         }
+    numbers = {
+        dtype: torch.full((2, 2), ranks.rank, dtype=dtype).T
+        for dtype in (torch.int16, torch.float64, torch.bool)
+    }
+    ranks.agree(numbers.values())
+    assert all(t.sum() == 0 for t in numbers.values())
     assert ranks.greatest(ranks.rank * 3) == 3 * (ranks.size - 1)
 
 
@@ -145,6 +158,19 @@ def test_shares_and_messages(tmp_path: Path) -> None:
 def test_every_method_in_every_world(size: int, tmp_path: Path) -> None:
     cases: list[Case] = [(world.name, name, {}) for world, name in CASES]
     on_ranks(size, compare, cases + VARIANTS, tmp_path)
+
+
+def test_maps_whose_labels_are_kept_in_16_bits(tmp_path: Path) -> None:
+    """Depth is remembered as the files have it."""
+    fields = {"sequence": "depth,segment_semantic", "steps": 2}
+    on_ranks(2, compare, [("rooms", "er", fields)], tmp_path)
+
+
+@pytest.mark.slow
+def test_every_method_on_rooms(tmp_path: Path) -> None:
+    names = [name for world, name in CASES if world.name == "mixed" and name in ROOMS]
+    assert len(names) == len(ROOMS)
+    on_ranks(2, compare, [("rooms", name, {}) for name in names], tmp_path)
 
 
 @pytest.mark.slow

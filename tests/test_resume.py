@@ -124,6 +124,13 @@ def test_adam_and_heads_of_different_shapes(method: str, tmp_path: Path) -> None
     same(interrupted(cells, tmp_path, (3, 2)), train(*cells))
 
 
+@pytest.mark.parametrize("method", ["er", "side_tuning"])
+def test_lanes_with_adam(method: str, tmp_path: Path) -> None:
+    """Side-Tuning's mixing weight is a single number: what Adam knows of it is no counter that lanes share."""
+    cells = [mixed_cell(method, seed) for seed in (0, 1)]
+    same(interrupted(cells, tmp_path, (3, 2, 3)), train(*cells))
+
+
 def test_a_look_at_the_loss_in_the_middle_of_two(tmp_path: Path) -> None:
     """A log line is the mean over its steps also where a run was interrupted between them."""
     cells = [cell("sgd", 0, steps=120, tasks=1)]

@@ -22,6 +22,11 @@ BOOKKEEPING = ("owner", "label")
 """What a shelf knows of its rows besides their columns; -1 where a row is empty."""
 
 
+COUNTER = "step"
+"""What Adam calls its counter, one for all lanes; its other entries are shaped as their parameter is, which may be a
+single number."""
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """tensors: weights, statistics, optimizer, method state, memory. values: the cursor and what is written down."""
@@ -172,7 +177,7 @@ def _restore_optimizer(engine: Engine, tensors: Tree) -> None:
             continue
         _, entry, name = key.split(".", 2)
         param = engine.params[name]
-        if tensor.dim() == 0:
+        if entry == COUNTER:
             own = tensor.to(param.device if capturable else "cpu", copy=True)
         else:
             own = torch.empty_like(param, requires_grad=False).copy_(tensor)
@@ -200,8 +205,7 @@ def _of_lane(name: str, tensor: Tensor, lane: int, stacked: bool) -> Tensor:
         return tensor[:, lane : lane + 1]
     if name.endswith(BOOKKEEPING) and name.startswith("memory."):
         return tensor[lane]
-    # A counter of the optimizer is common to all lanes.
-    return tensor[lane] if stacked and tensor.dim() else tensor
+    return tensor[lane] if stacked and not _is_counter(name) else tensor
 
 
 def _own_rows(trainer: Trainer, name: str, tensor: Tensor, lane: int) -> Tensor:
@@ -227,13 +231,13 @@ def joined(trainer: Trainer, lanes: Sequence[Checkpoint]) -> Checkpoint:
             alone = not trainer.stacked and not name.endswith(BOOKKEEPING)
             tensors[name] = together[0] if alone else together
         else:
-            tensors[name] = torch.stack(own) if trainer.stacked and _is_stacked(name, own[0]) else own[0]
+            tensors[name] = torch.stack(own) if trainer.stacked and not _is_counter(name) else own[0]
     values = lanes[0].values | {"outcomes": [lane.values["outcomes"][0] for lane in lanes]}
     return Checkpoint(tensors, values)
 
 
-def _is_stacked(name: str, tensor: Tensor) -> bool:
-    return not (name.startswith("optimizer.") and tensor.dim() == 0)
+def _is_counter(name: str) -> bool:
+    return name.startswith(f"optimizer.{COUNTER}.")
 
 
 def _lengthened(tensor: Tensor, rows: int, value: int) -> Tensor:

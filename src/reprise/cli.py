@@ -29,7 +29,7 @@ from reprise.config import (
     read_config,
 )
 from reprise.docstrings import field_docs
-from reprise.errors import Diverged, InputError, StorageError
+from reprise.errors import Diverged, InputError, StorageError, WorkersLost
 from reprise.experiments import SCALES, SHEETS
 from reprise.forking import Fork
 from reprise.methods import METHODS
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say(error, 2)
     except Diverged as error:
         return _say(error, 3)
-    except StorageError as error:
+    except (StorageError, WorkersLost) as error:
         return _say(error, 1)
     except Stopped as stop:
         return _say("stopped where it can go on; the same command does.", 128 + stop.number)
@@ -233,7 +233,7 @@ def _reproduce(words: list[str]) -> int:
     parser = _parser("reproduce", about, "NAME [--scale smoke|sample|paper] [--data DIR] [--out DIR] ")
     parser.add_argument("name", nargs="?", help="a table or figure, or all")
     parser.add_argument("--scale", metavar="NAME", default="smoke", help=f"one of {', '.join(SCALES)}")
-    hints = {name: SETTING_HINTS[name] for name in ("data", "out", "device", "lanes")}
+    hints = {name: SETTING_HINTS[name] for name in ("data", "out", "device", "lanes", "ray")}
     _add_fields(parser, "how it is run", Setting, hints)
     parser.add_argument("--embed-images", action="store_true", help="show pictures that are not ours to copy")
     options = _read(parser, words, (*hints, "scale", "embed-images"))

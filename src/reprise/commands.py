@@ -63,7 +63,7 @@ class Request:
     def running(self) -> dict[str, Any]:
         s = self.setting
         return {
-            **{"seeds": s.seeds, "data": s.data, "device": s.device, "lanes": s.lanes},
+            **{"seeds": s.seeds, "data": s.data, "device": s.device, "lanes": s.lanes, "ray": s.ray},
             **{"workers": s.workers, "compiled": s.compile, "artifacts": s.artifacts, "log": s.log},
         }
 
@@ -189,7 +189,7 @@ def reproduce(name: str, scale_name: str, setting: Setting, embed_images: bool) 
     """Fill a table or figure of the paper, then write the report of all that the store holds."""
     sheets, scale = find_sheets(name), find_scale(scale_name)
     folder = setting.out or Path("reproduce")
-    how = {"data": setting.data, "device": setting.device, "lanes": setting.lanes}
+    how = {"data": setting.data, "device": setting.device, "lanes": setting.lanes, "ray": setting.ray}
     diverged: Diverged | None = None
     with progress_bars(Console(stderr=True)) as watch:
         try:

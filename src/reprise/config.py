@@ -34,6 +34,12 @@ SCENE_FIELDS = ("size", "sequence", "buildings", "views", "masks", "flip")
 LATER: dict[str, Any] = {"evaluate_every": 1, "start": None} | dict.fromkeys(SCENE_FIELDS)
 """Fields that came later, left out of a configuration at these values: hashes of older results stand."""
 
+LARGEST_CONFIG = 1 << 20
+"""Characters of a file of fields."""
+
+DEEPEST_CONFIG = 10
+"""Lists and the like within each other: its fields hold one at most."""
+
 UNTOLD = ("stream", "method", "start")
 """Fields that are no flags of their own."""
 
@@ -183,6 +189,8 @@ class Setting:
     """runs stacked in one process (default: up to 120 of those that fit on a GPU, one on a CPU)"""
     workers: int | None = None
     """processes that prepare data, and threads that read ahead of a GPU (default: as many as there are cores, 4)"""
+    ray: str | None = None
+    """hand the runs to a Ray cluster: local (this machine), auto or HOST:PORT (default: processes of this machine)"""
     compile: bool = False
     """compile encoder and heads (scene streams)"""
     compare: bool = False
@@ -266,16 +274,33 @@ def make_experiment(
     return Experiment(stream, built, **{name: value for name, value in values.items() if name not in own})
 
 
+def _plain_yaml(text: str) -> Any:
+    """Plain values. A tag may ask for what a value is not, an anchor makes a page of text out of ten lines."""
+    if len(text) > LARGEST_CONFIG:
+        raise ValueError(f"it is longer than {LARGEST_CONFIG} characters")
+    depth = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST_CONFIG:  # the parser's time grows with the square of the depth
+            raise ValueError(f"lists within lists, more than {DEEPEST_CONFIG} deep")
+        for what in ("tag", "anchor"):
+            if (found := getattr(event, what, None)) is not None:
+                raise yaml.MarkedYAMLError(problem=f"{what} {found!a:.60}", problem_mark=event.start_mark)
+    return yaml.safe_load(text)
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """Fields from a YAML file. It never names code: only plain values are read."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LARGEST_CONFIG + 1)
+        content = _plain_yaml(text)
     except FileNotFoundError:
         raise InputError(f"config: {path} does not exist; name a YAML file of fields.") from None
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is no text"
         raise InputError(f"config: {path} cannot be read ({why}); name a YAML file of fields.") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         where = "" if mark is None else f"line {mark.line + 1}: "
         why = where + str(problem or str(error).partition("\n")[0])

@@ -11,3 +11,7 @@ class Diverged(RuntimeError):
 
 class StorageError(RuntimeError):
     """A disk that is full or fails: the sentence names the folder and what is still good there (exit code 1)."""
+
+
+class WorkersLost(RuntimeError):
+    """Processes of a cluster that die again and again: the sentence names the runs they had (exit code 1)."""

@@ -85,8 +85,8 @@ def choose(
             seen = _distinct(order[np.isin(order, members)][::-1])
             if quota.per_class > len(seen):
                 raise InputError(
-                    f"m: {quota.per_class} examples a class were asked for, but training saw only {len(seen)} of a "
-                    "class; use a smaller m or more steps."
+                    f"m: {quota.per_class} examples a class were asked for, but training sees only {len(seen)} of a "
+                    "class in its first pass; use a smaller m, more steps or a smaller batch."
                 )
             picks.append(seen[: quota.per_class])
         else:

@@ -110,7 +110,13 @@ class Memory:
 
     def rows_by_task(self, lane: int, before: int) -> dict[int, np.ndarray]:
         """The rows of every earlier task that holds any."""
-        rows = {task: self.shelf(task).rows_of(lane, task) for task in range(before)}
+        if len(self.shelves) == 1:  # one look at the shelf, not one a task: streams may be long
+            owner = self.shelves[0].owner[lane]
+            order = np.argsort(owner, kind="stable")
+            ends = np.searchsorted(owner[order], np.arange(before + 1))
+            rows = {task: order[ends[task] : ends[task + 1]] for task in range(before)}
+        else:
+            rows = {task: self.shelf(task).rows_of(lane, task) for task in range(before)}
         return {task: found for task, found in rows.items() if len(found)}
 
     def nbytes(self, lane: int, specs: Sequence[Spec] | None = None) -> dict[str, int]:

@@ -58,11 +58,10 @@ def count_steps(n: int, batch: int, epochs: int, steps: int | None) -> int:
     return epochs * (n // batch) if steps is None else steps
 
 
-def draw_order(seed: int, task: int, n: int, batch: int, epochs: int, steps: int | None) -> np.ndarray:
-    """Positions [steps, batch]: whole passes in random order, each without its last partial batch."""
+def check_steps(task: int, n: int, batch: int, epochs: int, steps: int | None) -> int:
+    """`count_steps`, where a plan can hold them; it takes no memory to find that it cannot."""
     if n < batch:
         raise InputError(f"batch: {batch} is more than the {n} examples of task {task}; use a smaller batch.")
-    a_pass = n // batch
     wanted = count_steps(n, batch, epochs, steps)
     if wanted * batch > LARGEST:
         field = "epochs" if steps is None else "steps"
@@ -70,6 +69,12 @@ def draw_order(seed: int, task: int, n: int, batch: int, epochs: int, steps: int
             f"{field}: {wanted} steps of {batch} examples are more than a plan can hold ({LARGEST} positions); "
             "use fewer."
         )
+    return wanted
+
+
+def draw_order(seed: int, task: int, n: int, batch: int, epochs: int, steps: int | None) -> np.ndarray:
+    """Positions [steps, batch]: whole passes in random order, each without its last partial batch."""
+    wanted, a_pass = check_steps(task, n, batch, epochs, steps), n // batch
     generator = rng(seed, "order", task)
     passes = [
         generator.permutation(n)[: a_pass * batch].reshape(a_pass, batch) for _ in range(-(-wanted // a_pass))

@@ -82,7 +82,7 @@ class Ranks:
         """Everyone takes over the first rank's numbers."""
         for tensor in tensors:
             whole = tensor.contiguous()
-            dist.broadcast(whole, 0)
+            dist.broadcast(_bytes_of(whole), 0)
             if whole is not tensor:
                 tensor.copy_(whole)
 
@@ -110,15 +110,20 @@ class Ranks:
         self.tell({n: [list(t.shape), str(t.dtype).removeprefix("torch.")] for n, t in tensors.items()})
         for tensor in tensors.values():
             if tensor.numel():
-                dist.broadcast(tensor.contiguous(), 0, self._orders)
+                dist.broadcast(_bytes_of(tensor.contiguous()), 0, self._orders)
 
     def receive(self) -> Tree:
         found: Tree = {}
         for name, (shape, dtype) in self.hear().items():
             found[name] = torch.empty(shape, dtype=getattr(torch, dtype))
             if found[name].numel():
-                dist.broadcast(found[name], 0, self._orders)
+                dist.broadcast(_bytes_of(found[name]), 0, self._orders)
         return found
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    """A contiguous tensor as its bytes, in place: gloo knows no 16-bit integers, and depth is remembered in those."""
+    return tensor.view(-1).view(torch.uint8)
 
 
 class _Summed(torch.autograd.Function):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -21,6 +21,27 @@ Pick = tuple[np.ndarray, np.ndarray]
 """Memory rows, and the positions of the examples that go there."""
 
 
+def refuse_unseen(
+    cells: Sequence[Cell],
+    quotas: Sequence[Quota],
+    needs: Needs,
+    stream: Stream,
+    phase: Phase,
+    orders: Callable[[], Sequence[np.ndarray]],
+) -> None:
+    """Refuse, before anything is trained, a policy that will find too few examples among those training sees.
+
+    orders  draws each lane's positions; the other policies need none of it
+    """
+    if all(quota.policy != "ring_class" for quota in quotas):
+        return
+    for lane, (cell, quota, order) in enumerate(zip(cells, quotas, orders(), strict=True)):
+        labels, once = _labels(phase, lane), order[: len(phase.train) // order.shape[1]].reshape(-1)
+        if needs.share == "seen":
+            quota = _share_of_seen(quota, phase.last, stream, labels)
+        choose(quota, labels, once, len(phase.train), rng(cell.seed, "select", phase.last))
+
+
 def remember(
     engine: Engine,
     memory: Memory,
@@ -37,10 +58,9 @@ def remember(
     """
     first_pass = len(phase.train) // orders[0].shape[1]
     once = [order[:first_pass].reshape(-1) for order in orders]
-    labels = phase.train.labels
     picks: list[Pick] = []
     for lane, (cell, quota) in enumerate(zip(cells, quotas, strict=True)):
-        own = labels[lane] if labels is not None and labels.ndim == 2 else labels
+        own = _labels(phase, lane)
         if needs.share == "seen":
             quota = _share_of_seen(quota, phase.last, stream, own)
             for task in range(phase.last):
@@ -56,6 +76,12 @@ def remember(
     memory.seen += len(once[0])
     if engine.method.refresh:
         _refresh(engine, memory, stream, phase.last)
+
+
+def _labels(phase: Phase, lane: int) -> np.ndarray | None:
+    """The classes [n] of a phase's examples, as one lane sees them."""
+    labels = phase.train.labels
+    return labels[lane] if labels is not None and labels.ndim == 2 else labels
 
 
 def _pick(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -29,6 +29,7 @@ from reprise.loggers import check_loggers, make_loggers
 from reprise.observe import Observer, Several
 from reprise.progress import Notice, Outlook, Report, Watch
 from reprise.ranks import Ranks, join, launched, leave
+from reprise.ray_pool import in_ray
 from reprise.results import (
     Folder,
     Record,
@@ -81,12 +82,18 @@ def wanted_of(experiment: Experiment, workers: int | None = None, watch: Watch |
     return Wanted(e.size, e.buildings, e.views, workers, tell)
 
 
-def pick_device(name: str) -> torch.device:
+def named_device(name: str) -> torch.device:
     if name not in ("cpu", "cuda"):
         raise InputError(f"device: {name!r} is not known; choose cpu or cuda.")
+    return torch.device(name)
+
+
+def pick_device(name: str) -> torch.device:
+    """A device that this machine has."""
+    device = named_device(name)
     if name == "cuda" and not torch.cuda.is_available():
         raise InputError("device: cuda was asked for, but this machine shows no GPU; use --device cpu.")
-    return torch.device(name)
+    return device
 
 
 class _How(TypedDict):
@@ -94,6 +101,7 @@ class _How(TypedDict):
 
     workers: int | None
     compiled: bool
+    ray: str | None
 
 
 def run_experiments(
@@ -111,22 +119,31 @@ def run_experiments(
     compiled: bool = False,
     artifacts: Sequence[str] = (),
     log: Sequence[str] = (),
+    ray: str | None = None,
 ) -> Iterator[Record]:
     """Yield the record of every experiment and seed as it is known.
 
+    ray        address of a Ray cluster that trains the runs, or "local"; it sees the same folders as this process
     artifacts  what each run leaves beside its record (artifacts.KINDS); a finished run that left none runs again
     log        tools that show curves while runs train (loggers.LOGGERS)
 
     Where `torchrun` started several ranks they train one run after another together: the first yields the records,
     the others nothing.
     """
-    where, how = pick_device(device), _How(workers=workers, compiled=compiled)
+    # A cluster's machines may have what this one lacks; each worker looks for itself.
+    where = pick_device(device) if ray is None else named_device(device)
+    how = _How(workers=workers, compiled=compiled, ray=ray)
+    if ray is not None:  # its workers stand in folders of their own
+        data, out, store = (None if path is None else path.absolute() for path in (data, out, store))
+        fork = None if fork is None else replace(fork, run=fork.run.absolute())
     leaving = check_kinds(artifacts), check_loggers(log)
     if not launched():
         yield from _run_experiments(
             experiments, seeds, data, where, out, store, lanes, watch, saving, fork, leaving, **how
         )
         return
+    if ray is not None:
+        raise InputError("ray: ranks of one run train together; leave --ray out, or start without torchrun.")
     if leaving[0]:
         raise InputError("artifacts: a run on several ranks leaves none; leave it out, or use one process.")
     ranks = join(where)
@@ -169,6 +186,7 @@ def _run_experiments(
     *,
     workers: int | None,
     compiled: bool,
+    ray: str | None,
 ) -> Iterator[Record]:
     """Yield the record of every experiment and seed as it is known; what is on disk already is not run again.
 
@@ -226,7 +244,7 @@ def _run_experiments(
     lost: list[str] = []
     while todo:
         elsewhere: list[Job] = []
-        for job, ended in execute(todo, data, where, lanes, watch, saving or Saving(), fork, ranks):
+        for job, ended in execute(todo, data, where, lanes, watch, saving or Saving(), fork, ranks, ray):
             if ended.elsewhere:
                 elsewhere.append(job)
             elif ended.record is not None:
@@ -252,20 +270,27 @@ def execute(
     saving: Saving | None = None,
     fork: Fork | None = None,
     ranks: Ranks | None = None,
+    ray: str | None = None,
 ) -> Iterator[tuple[Job, Ended]]:
     """Train the jobs: lanes on a GPU; on a CPU, where stacked convolutions are slow, one process each; with ranks one
-    after another."""
+    after another. A Ray cluster is handed the same groups or single runs."""
     saving = saving or Saving()
     stacked = ranks is None and (device.type == "cuda" or (lanes or 1) > 1)
-    if not stacked and ranks is None and len(jobs) > 1 and many_cores():
-        work = [(job, (job, data, saving, fork)) for job in jobs]
-        yield from in_processes(_alone, work, watch, _last_report)
+    apart = not stacked and ranks is None and len(jobs) > 1 and many_cores()
+    groups = [[job] for job in jobs] if apart else _grouped(jobs, lanes, stacked)
+    if apart or ray is not None:
+        work = [(group, (group, data, device, saving, fork)) for group in groups]
+        if ray is None:
+            ends = in_processes(_apart, work, watch, _last_report)
+        else:
+            ends = in_ray(ray, _apart, work, watch, _last_report, gpu=device.type == "cuda")
+        for group, ended in ends:
+            yield from zip(group, ended, strict=True)
         return
-    groups = _grouped(jobs, lanes, stacked)
     while groups:
         group = groups.pop(0)
-        ended = _try_group(group, data, device, watch, saving, fork, ranks)
-        if ended is None:
+        together = _try_group(group, data, device, watch, saving, fork, ranks)
+        if together is None:
             size = _fitting_size(group, data, device, lanes)
             watch(
                 Notice(
@@ -274,7 +299,7 @@ def execute(
             )
             groups = _groups([job for waiting in (group, *groups) for job in waiting], size)
             continue
-        yield from zip(group, ended, strict=True)
+        yield from zip(group, together, strict=True)
 
 
 def _groups(jobs: Sequence[Job], largest: int) -> list[list[Job]]:
@@ -294,19 +319,35 @@ def _groups(jobs: Sequence[Job], largest: int) -> list[list[Job]]:
     return [*groups, *lane_groups(fresh, largest)]
 
 
-def _alone(
+def _apart(
     watch: Watch,
     asked: Callable[[], int | None],
-    job: Job,
+    group: Sequence[Job],
     data: Path | None,
+    device: torch.device,
     saving: Saving,
     fork: Fork | None,
-) -> Ended:
-    """One job in a process of its own."""
-    with _claimed([job]) as (free, ended):
-        if free:
-            return train_group(free, data, torch.device("cpu"), watch, saving, fork, asked)[0]
-        return ended[0]
+) -> list[Ended]:
+    """A group in a process of its own, here or on a cluster."""
+    device = pick_device(device.type)
+    with _claimed(group) as (free, ended):
+        trained: list[Ended] | None = []
+        try:
+            if free:
+                trained = train_group(free, data, device, watch, saving, fork, asked)
+        except RuntimeError as error:
+            if not fit.is_shortage(error):
+                raise
+            trained = None
+        if trained is None:
+            raise _too_many(free, fit.measure_fit(cells_of(free, data), device))
+        return _in_places(trained, ended)
+
+
+def _in_places(trained: Sequence[Ended], ended: Mapping[int, Ended]) -> list[Ended]:
+    """How all jobs of a group stand: those just trained, between those that were not to be, by place."""
+    by_turns = iter(trained)
+    return [ended[place] if place in ended else next(by_turns) for place in range(len(trained) + len(ended))]
 
 
 def _grouped(jobs: Sequence[Job], lanes: int | None, stacked: bool) -> list[list[Job]]:
@@ -340,8 +381,7 @@ def _try_group(
         watch(_last_report(free, trained, time.perf_counter() - began))
         if trained is None:
             return None
-        by_turns = iter(trained)
-        return [ended[place] if place in ended else next(by_turns) for place in range(len(group))]
+        return _in_places(trained, ended)
 
 
 @contextmanager
@@ -367,18 +407,22 @@ def _claimed(group: Sequence[Job]) -> Iterator[tuple[list[Job], dict[int, Ended]
 def _fitting_size(group: Sequence[Job], data: Path | None, device: torch.device, lanes: int | None) -> int:
     """Lanes that fit at a time where this group did not; a size the user insisted on is refused instead."""
     found = fit.measure_fit(cells_of(group, data), device)
+    if found.lanes == 0 or lanes is not None:
+        raise _too_many(group, found)
+    return found.lanes
+
+
+def _too_many(group: Sequence[Job], found: fit.Fit) -> InputError:
     gpu = f"the GPU's {fit.all_bytes() / 2**30:.1f} GiB"
     if found.lanes == 0:
-        raise InputError(
+        return InputError(
             f"device: not even one run fits into {gpu}, of which {fit.free_bytes() / 2**30:.1f} are free: "
             f"it takes {found.one / 2**30:.1f} or more; use a smaller batch or m, or --device cpu."
         )
-    if lanes is not None:
-        raise InputError(
-            f"lanes: {len(group)} do not fit into {gpu}; at most {found.lanes} do; "
-            f"give --lanes {found.lanes} or leave it out."
-        )
-    return found.lanes
+    return InputError(
+        f"lanes: {len(group)} do not fit into {gpu}; at most {found.lanes} do; "
+        f"give --lanes {found.lanes} or leave it out."
+    )
 
 
 def cells_of(group: Sequence[Job], data: Path | None) -> list[Cell]:

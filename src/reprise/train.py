@@ -20,9 +20,9 @@ from reprise.examples import Gone
 from reprise.feed import Feed
 from reprise.ledger import bytes_kept, make_memory, make_reader, model_bytes, quota_of
 from reprise.observe import Observer
-from reprise.plan import Draws, Plan, draw_flips, draw_order, draw_plan, draw_reservoir_replay
+from reprise.plan import Draws, Plan, check_steps, draw_flips, draw_order, draw_plan, draw_reservoir_replay
 from reprise.ranks import Ranks
-from reprise.remember import remember
+from reprise.remember import refuse_unseen, remember
 from reprise.stepper import Stepper, Steppers
 from reprise.streams.stream import Phase
 from reprise.types import Batch
@@ -157,8 +157,8 @@ class Trainer:
         self._clocks = {"total": time.perf_counter()}
         tell = progress or (lambda done, total, what: None)
         tasks = len(self.stream.tasks)
-        orders = [self._orders(i, phase) for i, phase in enumerate(self.phases)]
-        lengths = [len(order[0]) for order in orders]
+        lengths = [self._steps(i, phase) for i, phase in enumerate(self.phases)]
+        self._refuse_unseen()
         if self.cursor == Cursor(0, 0):
             for outcome, scores in zip(self.outcomes, self.accuracies(range(tasks)), strict=True):
                 outcome.initial = scores
@@ -168,7 +168,8 @@ class Trainer:
             if start == 0:
                 for outcome, scores in zip(self.outcomes, self.accuracies([phase.last]), strict=True):
                     outcome.next += scores
-            feed = self._feed(i, phase, orders[i])
+            orders = self._orders(i, phase)
+            feed = self._feed(i, phase, orders)
 
             def within(done: int, i: int = i, phase: Phase = phase) -> None:
                 place = f" ({i + 1}/{len(lengths)})" if len(lengths) > 1 else ""
@@ -176,7 +177,7 @@ class Trainer:
 
             if not self._timed("train", self._train, feed, i, phase, start, within, pause, keeper):
                 return self.outcomes
-            self._timed("end_task", self._end_task, phase, orders[i])
+            self._timed("end_task", self._end_task, phase, orders)
             self._append_row(phase.last, tasks)
             self.cursor = Cursor(i + 1, 0)
             self.observer.task_ended(self, i)
@@ -196,7 +197,7 @@ class Trainer:
 
     def skip_to_last_step(self) -> None:
         """Stand before the last step of the first phase: for rehearsals, whose weights nobody reads."""
-        self.cursor = Cursor(0, len(self._orders(0, self.phases[0])[0]) - 1)
+        self.cursor = Cursor(0, self._steps(0, self.phases[0]) - 1)
 
     def skip_to(self, i: int) -> Feed:
         """The batches of phase i, with the phases before it remembered but not trained: for timing a step."""
@@ -221,9 +222,11 @@ class Trainer:
         earlier = self.window
         watched = start - len(earlier)
         paused = False
-        within(int(feed.plan.trains[:start].sum()))
+        trained = int(feed.plan.trains[:start].sum())
+        within(trained)
         for step in range(start, feed.steps):
             stepper.run(step)
+            trained += int(feed.plan.trains[step])
             if step < self.experiment.curve:
                 self._extend_curve(phase)
             done, last = step + 1, step + 1 == feed.steps
@@ -231,7 +234,7 @@ class Trainer:
                 self._log(i, phase, watched, _losses(stepper, start, watched, done, earlier), keeper)
                 watched = done
             if step % 10 == 9 or last:
-                within(int(feed.plan.trains[:done].sum()))
+                within(trained)
             paused = not last and pause is not None and pause(i, step)
             due = not last and keeper is not None and keeper.due()
             if paused or due:
@@ -285,11 +288,25 @@ class Trainer:
             yield from (batch for batch in feed.batches(step) if batch.replayed)
 
     # ---- plans
+    def _asked(self, phase: Phase) -> tuple[int, int, int, int | None]:
+        """Examples, batch, epochs and steps of a phase."""
+        e = self.experiment
+        return len(phase.train), e.batch, e.epochs, None if e.steps is None else e.steps * phase.epochs_of
+
+    def _steps(self, i: int, phase: Phase) -> int:
+        """Current steps of a phase; drawing their order is left until it begins."""
+        return check_steps(i, *self._asked(phase))
+
     def _orders(self, i: int, phase: Phase) -> list[np.ndarray]:
         """Each lane's positions [steps, batch] in a phase."""
-        e = self.experiment
-        steps = None if e.steps is None else e.steps * phase.epochs_of
-        return [draw_order(cell.seed, i, len(phase.train), e.batch, e.epochs, steps) for cell in self.cells]
+        return [draw_order(cell.seed, i, *self._asked(phase)) for cell in self.cells]
+
+    def _refuse_unseen(self) -> None:
+        if self.memory is not None:
+            for i in range(self.cursor.phase, len(self.phases)):
+                phase = self.phases[i]
+                draw = partial(self._orders, i, phase)
+                refuse_unseen(self.cells, self.quotas, self.needs, self.stream, phase, draw)
 
     def _feed(self, i: int, phase: Phase, orders: Sequence[np.ndarray]) -> Feed:
         plans = [self._plan(lane, cell, i, phase, orders[lane]) for lane, cell in enumerate(self.cells)]

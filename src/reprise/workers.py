@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from reprise import stopping
-from reprise.groups import Job
+from reprise.groups import Job, group_name
 from reprise.progress import Notice, Outlook, Report, Watch
 
 _reports: Any = None
@@ -69,11 +69,11 @@ def _work(fn: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, floa
 
 def in_processes(
     fn: Callable[..., Any],
-    work: Sequence[tuple[Job, tuple[Any, ...]]],
+    work: Sequence[tuple[Sequence[Job], tuple[Any, ...]]],
     watch: Watch,
-    last_report: Callable[[Sequence[Job], Sequence[Any], float], Report],
-) -> Iterator[tuple[Job, Any]]:
-    """fn(watch, asked, *arguments) for each job, at most one process per core; results as they come.
+    last_report: Callable[[Sequence[Job], Any, float], Report],
+) -> Iterator[tuple[Sequence[Job], Any]]:
+    """fn(watch, asked, *arguments) for each group, at most one process per core; results as they come.
 
     A signal is passed on: what is under way is saved, what waits does not begin.
     """
@@ -84,18 +84,18 @@ def in_processes(
         ProcessPoolExecutor(workers, context, _start, (reports, stop)) as executor,
         stopping.heeding(),
     ):
-        running = {executor.submit(_work, fn, arguments): job for job, arguments in work}
+        running = {executor.submit(_work, fn, arguments): group for group, arguments in work}
         over: set[str] = set()
         try:
             while running:
                 finished, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
                 _pass_on(reports, watch, over)
                 for future in finished:
-                    job = running.pop(future)
-                    result, seconds = future.result()
-                    over.add(job.name)
-                    watch(last_report([job], [result], seconds))
-                    yield job, result
+                    group = running.pop(future)
+                    results, seconds = future.result()
+                    over.add(group_name(group))
+                    watch(last_report(group, results, seconds))
+                    yield group, results
                 if (number := stopping.asked()) is not None:
                     stop.set()
                     executor.shutdown(wait=True, cancel_futures=True)

@@ -166,7 +166,7 @@ def test_only_what_arrays_need_is_admitted(wanted: Any, tmp_path: Path) -> None:
 
 
 def test_a_refused_name_is_printable_in_any_terminal(tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes("cüber\nsystem\n.".encode())
+    (tmp_path / "x").write_bytes(b"\x80\x04\x8c\x05" + "über".encode() + b"\x8c\x06system\x93.")
     with pytest.raises(InputError, match=r"asks for '\\xfcber.system'"):
         files.load_pickle(tmp_path / "x")
 
@@ -226,12 +226,27 @@ def test_a_pickle_cut_anywhere_is_refused(tmp_path: Path) -> None:
         b"\x80\x63.",  # a protocol to come
         b"I1\n" + b"0" * 3 + b".",  # takes more from the stack than it put there
         b"\x80\x02}]K\x01s.",  # a list as a key
+        b"\x80\x02K\x01r\xff\xff\xff\x7f.",  # a note under a number that takes 32 GB
+        b"K\x01p4294967295\n.",  # another one
     ],
 )
 def test_absurd_bytes_are_refused(raw: bytes, tmp_path: Path) -> None:
     (tmp_path / "train").write_bytes(raw)
     with pytest.raises(InputError, match="train is not a readable pickle"):
         files.load_pickle(tmp_path / "train")
+
+
+def test_bytes_copied_again_and_again_are_refused(tmp_path: Path) -> None:
+    """A megabyte once in the file, a thousand times in memory."""
+    raw, dtype = b"x" * (1 << 20), np.dtype("u1")
+    copies = [
+        Reduced(RECONSTRUCT, (np.ndarray, (0,), b"b"), (1, (len(raw),), dtype, False, raw))
+        for _ in range(1000)
+    ]
+    (tmp_path / "x").write_bytes(pickle.dumps(copies))
+    assert (tmp_path / "x").stat().st_size < 1.2 * len(raw)
+    with pytest.raises(InputError, match="it copies the same bytes over and over"):
+        files.load_pickle(tmp_path / "x")
 
 
 # CIFAR-100.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pickle
-import re
 from collections.abc import Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from PIL import Image, UnidentifiedImageError
 
 from reprise.errors import InputError
 from reprise.streams.fetch import CIFAR_FOLDER, PathLike, listing, locate, open_file, shown, some
+from reprise.streams.pickles import DAMAGE, load_pickle, text_of
 
 CLASSES = 100
 CIFAR_PER_CLASS = {"train": 500, "test": 100}
@@ -24,9 +23,6 @@ MINI_FOLDERS = ("train", "val")
 MINI_PICKLES = tuple(f"mini-imagenet-cache-{split}.pkl" for split in ("train", "val", "test"))
 THREADS = min(8, os.cpu_count() or 1)
 MAX_PIXELS = 1 << 26  # a picture that claims more is a decompression bomb, not a photograph
-# What damaged bytes make a decoder raise; `Exception` would say the same and hide a defect of ours as well.
-_WRONG = (pickle.UnpicklingError, EOFError, ValueError, TypeError, LookupError, AttributeError, SyntaxError)
-DAMAGE = (*_WRONG, OSError, MemoryError, ArithmeticError, RuntimeError, SystemError, BufferError)
 GET_CIFAR = "get it with `reprise data fetch cifar100 --data DIR`"
 GET_MINI = "put {train,val}/<wnid>/*.jpg or mini-imagenet-cache-{train,val,test}.pkl of all 100 classes there"
 
@@ -40,79 +36,10 @@ class Images:
     classes: tuple[str, ...]
 
 
-# Pickles. A pickle is a program, so it only gets stand-ins of ours. numpy's own dtype is not among them: its
-# __setstate__ believes any field offsets, and printing such an array then reads foreign memory.
-
-
-class _Dtype:
-    """Stands in for numpy.dtype: plain numbers and text only, no objects and no fields."""
-
-    def __init__(self, code: str | bytes, *_flags: object) -> None:
-        if not re.fullmatch(r"[<>|=]?([biuf]\d{1,2}|[SU]\d{1,6})", _text(code)):
-            raise ValueError(f"array of dtype {_text(code)!a:.20}")
-        self.dtype = np.dtype(_text(code))
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.dtype = self.dtype.newbyteorder(_text(state[1]))
-
-
-class _Array(np.ndarray):
-    """An array under reconstruction; `_frombuffer` checks its state before numpy believes it."""
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _version, shape, dtype, fortran, raw = state
-        array = _frombuffer(raw, dtype, shape, "F" if fortran else "C")
-        state = (1, array.shape, array.dtype, bool(fortran), array.tobytes("A"))
-        super().__setstate__(state)  # type: ignore[arg-type]
-
-
-def _frombuffer(raw: Any, dtype: _Dtype, shape: tuple[int, ...], order: Any) -> np.ndarray:
-    raw = raw.encode("latin1") if isinstance(raw, str) else raw
-    return np.frombuffer(raw, dtype.dtype).reshape(shape, order=_text(order))
-
-
-ADMITTED: dict[str, Any] = {"builtins.set": set, "__builtin__.set": set}  # lists and the like need no name
-ADMITTED["numpy.ndarray"] = object  # which pickles only pass on to _reconstruct
-ADMITTED["numpy.dtype"] = _Dtype
-ADMITTED["_codecs.encode"] = lambda text, _latin1: text.encode("latin1")  # pickle writes no other codec
-for _core in ("numpy.core", "numpy._core"):
-    ADMITTED[f"{_core}.multiarray._reconstruct"] = lambda _type, _shape, _code: _Array((0,), np.uint8)
-    ADMITTED[f"{_core}.multiarray.scalar"] = lambda dtype, raw: _frombuffer(raw, dtype, (1,), "C")[0]
-    ADMITTED[f"{_core}.numeric._frombuffer"] = _frombuffer
-
-
-class RestrictedUnpickler(pickle.Unpickler):
-    """Rebuilds arrays and plain containers; any other global is refused without importing its module."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (wanted := f"{module}.{name}") not in ADMITTED:
-            raise InputError(f"asks for {wanted!a}, which no data file needs; get another copy.")
-        return ADMITTED[wanted]
-
-
-def load_pickle(path: PathLike, encoding: str = "bytes") -> Any:
-    """The arrays and plain containers of a pickle written by Python 2 or 3; never runs code from it."""
-    with open_file(path) as file:
-        try:
-            return RestrictedUnpickler(file, encoding=encoding).load()
-        except InputError as error:
-            raise InputError(f"{shown(path)} {error}") from None
-        except DAMAGE as error:
-            why = ascii(f"{type(error).__name__}: {error}")[1:-1]
-            raise InputError(
-                f"{shown(path)} is not a readable pickle ({why:.99}); get another copy."
-            ) from error
-
-
-def _text(value: Any) -> Any:
-    """Python 2 strings arrive as bytes; what is not text at all is left for the caller to refuse."""
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
-
-
 def _fields(path: Path, *names: str) -> list[Any]:
     """The named entries of the dictionary in a pickle."""
     content = load_pickle(path)
-    fields = {_text(key): value for key, value in content.items()} if isinstance(content, dict) else {}
+    fields = {text_of(key): value for key, value in content.items()} if isinstance(content, dict) else {}
     if absent := [name for name in names if name not in fields]:
         raise InputError(f"{shown(path)} is not a dictionary with {some(absent)}; get another copy.")
     return [fields[name] for name in names]
@@ -138,7 +65,7 @@ def _indices(path: Path, field: str, value: Any, limit: int) -> np.ndarray:
 def read_cifar_names(path: Path) -> tuple[str, ...]:
     """The 100 fine class names of the file `meta`."""
     (found,) = _fields(path, "fine_label_names")
-    names = [_text(name) for name in found] if isinstance(found, list) else []
+    names = [text_of(name) for name in found] if isinstance(found, list) else []
     if len({name for name in names if isinstance(name, str)}) != CLASSES or len(names) != CLASSES:
         raise InputError(f"{shown(path)}: `fine_label_names` is not a list of {CLASSES} names; {GET_CIFAR}.")
     return tuple(names)
@@ -191,9 +118,9 @@ def read_mini_pickle(path: Path) -> dict[str, np.ndarray]:
     """The pictures of each class of one few-shot split, in file order: uint8 [n, 3, 84, 84]."""
     data, rows = _fields(path, "image_data", "class_dict")
     images = _pixels(path, data, 84, 84, 3).transpose(0, 3, 1, 2)
-    if not isinstance(rows, dict) or not all(isinstance(_text(name), str) for name in rows):
+    if not isinstance(rows, dict) or not all(isinstance(text_of(name), str) for name in rows):
         raise InputError(f"{shown(path)}: `class_dict` does not map wnids to rows; get another copy.")
-    indices = {_text(name): _indices(path, "class_dict", row, len(images)) for name, row in rows.items()}
+    indices = {text_of(name): _indices(path, "class_dict", row, len(images)) for name, row in rows.items()}
     return {name: images[np.unique(row)] for name, row in indices.items()}
 
 

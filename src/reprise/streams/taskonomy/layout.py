@@ -22,7 +22,8 @@ from PIL import Image
 
 from reprise.errors import InputError
 from reprise.streams.fetch import PathLike, listing, locate, open_file, shown, some
-from reprise.streams.files import DAMAGE, MAX_PIXELS
+from reprise.streams.files import MAX_PIXELS
+from reprise.streams.pickles import DAMAGE
 from reprise.streams.taskonomy.domains import DEPTH, LARGEST_SEGMENT, SCENE_CLASSES, Domain, TaskonomyTask
 from reprise.streams.taskonomy.resize import resize
 from reprise.streams.taskonomy.targets import depth_mask, probabilities

@@ -29,6 +29,7 @@ import numpy as np
 
 from reprise.errors import InputError
 from reprise.streams.fetch import PathLike, listing, open_file, shown, some
+from reprise.streams.pickles import DAMAGE
 from reprise.streams.taskonomy.domains import (
     DEPTH,
     DOMAINS,
@@ -345,9 +346,11 @@ class PackedBuilding:
 
     def obstacles(self, task: TaskonomyTask, masks: bool) -> list[str | None]:
         """For each view, why it cannot be used for the task."""
-        return [
-            obstacle(task, self.problems.get(row, {}), self.absent, masks) for row in range(len(self.views))
-        ]
+        common = obstacle(task, {}, self.absent, masks)  # most views have no problem of their own
+        found = [common] * len(self.views)
+        for row, own in self.problems.items():
+            found[row] = obstacle(task, own, self.absent, masks)
+        return found
 
 
 class Packed:
@@ -475,10 +478,12 @@ def _load_building(folder: Path, about: Mapping[str, Any]) -> PackedBuilding:
         }
         if index["size"] != about["size"] or {*sums, *absent} != set(about["domains"]):
             raise ValueError("another size or other domains than the pack's")
+        if not all(0 <= row < len(views) for row in problems):
+            raise ValueError("problems of views that it does not have")
         channels = tuple(int(value) for value in index["channel_sums"])
     except InputError:
         raise
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except DAMAGE as error:
         raise InputError(
             f"{shown(folder)} is not a sound part of this pack ({error!s:.120}); delete it and pack again."
         ) from error
