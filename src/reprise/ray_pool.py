@@ -20,6 +20,7 @@ from reprise import stopping
 from reprise.errors import InputError, WorkersLost
 from reprise.groups import Job, group_name
 from reprise.progress import Notice, Outlook, Report, Watch
+from reprise.workers import cores
 
 LOCAL = "local"
 OBJECT_STORE_BYTES = 128 * 2**20
@@ -37,9 +38,8 @@ def installed() -> bool:
 
 
 def _import() -> Any:
-    os.environ.setdefault(
-        "RAY_USAGE_STATS_ENABLED", "0"
-    )  # read when it is imported: nothing is sent anywhere
+    # Read when it is imported: nothing is sent anywhere.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
     except ModuleNotFoundError:
@@ -69,7 +69,7 @@ def connect(address: str, needs_gpu: bool = False) -> Any:
 def _init(ray: Any, address: str) -> None:
     quiet = {"log_to_driver": False, "logging_level": "error", "include_dashboard": False}
     if address == LOCAL:
-        ray.init(LOCAL, num_cpus=os.cpu_count() or 1, object_store_memory=OBJECT_STORE_BYTES, **quiet)
+        ray.init(LOCAL, num_cpus=cores(), object_store_memory=OBJECT_STORE_BYTES, **quiet)
         return
     _require_reachable(address)
     try:
