@@ -163,7 +163,7 @@ def _demo(words: list[str]) -> int:
     parser.add_argument("--out", metavar="PATH", default="demo", help="folder for records and pictures")
     parser.add_argument("--seeds", metavar="N,N,...", default="0", help="seeds to run")
     known, docs = {name: field_hints("sgd")[name] for name in DEMO_FIELDS}, field_docs(Experiment)
-    chosen = stream_kind(commands.DEMO).protocol | commands.DEMO_SETTINGS
+    chosen = {**stream_kind(commands.DEMO).protocol, **commands.DEMO_SETTINGS}
     for name, hint in known.items():
         about = f"{docs[name]} (default: {show_value(chosen[name])})"
         parser.add_argument(f"--{name}", metavar=placeholder(hint), help=about)

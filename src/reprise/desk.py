@@ -26,6 +26,7 @@ from reprise.runner import set_arithmetic
 from reprise.streams.stream import Normalise, Stream
 from reprise.tasks import Classify, Task
 from reprise.train import Trainer
+from reprise.types import Batch, Tree
 
 FIELDS = (
     *("memory", "m_per_task", "m_per_class", "optimizer", "lr", "batch", "replay", "p_replay", "bn"),
@@ -124,6 +125,21 @@ class Desk:
             ) from None
         restore(trainer, joined(trainer, [Checkpoint(tree_of(entry.parts), entry.values)]))
         return trainer
+
+    def answer(self, trainer: Trainer, index: int, x: Tensor) -> Tensor:
+        """What the method answers to images [n, …] of a task: logits or values [n, outputs, …]."""
+        engine, n = trainer.engine, len(x)
+        columns = {"x": x, "y": torch.zeros(n, dtype=torch.long), "task": torch.full((n,), index)}
+        columns = {name: column.to(self.device) for name, column in columns.items()}
+        if engine.stacked:
+            columns = {name: column.unsqueeze(0) for name, column in columns.items()}
+        memory = trainer.memory.columns(index) if trainer.memory is not None else {}
+
+        def predict(net: Any, batch: Batch, memory: Tree) -> Tensor:
+            return engine.method.predict(net, batch.x, batch.task, memory)
+
+        found = engine.compute(predict, engine.reader.batch(columns, index), memory)
+        return found[0] if engine.stacked else found
 
     # ---- data
     def read_test(self, name: str, data: Any) -> Examples:
