@@ -470,8 +470,83 @@ def test_the_page_of_a_report_names_the_tasks(tmp_path: Path) -> None:
     assert "points" in said
     page = (tmp_path / "run" / "report" / "index.html").read_text()
     assert str(tmp_path / "run" / "report" / "index.html") in said
-    assert "bright" in page
-    assert "task-1" not in page
+    for name in ("colour", "bright", "grey"):
+        assert f"<h3>{name}</h3>" in page, "its answers to test images"
+        assert f"<span>{name}</span> <small>4 kept</small>" in page
+    assert page.count("data:image/png") == 3 * (3 + 4) + 2 * (3 + 3), (
+        "tests, memory, and the maps of two tasks"
+    )
+
+
+def test_a_page_of_a_learner_without_test_data_has_gaps_and_no_answers(tmp_path: Path) -> None:
+    first, second, _ = own_tasks()
+    learner = Learner(net(), reprise.SGD(), out=tmp_path / "<run>", **SHORT)
+    learner.learn(first)
+    learner = Learner.load(tmp_path / "<run>", encoder=net())
+    learner.learn(second)
+    assert "not measured" in learner.report()
+    page = (tmp_path / "<run>" / "report" / "index.html").read_text()
+    assert "not measured" in page
+    assert 'id="answers"' not in page
+    assert "Learner: &lt;run&gt;" in page
+
+
+# ---- names of classes
+
+
+def test_classes_have_names_where_they_were_given(tmp_path: Path) -> None:
+    first, second, third = own_tasks()
+    named = OwnTask.classify("colour", first.train, first.test, classes=["red", "green", "blue"])
+    learner = Learner(net(), reprise.SGD(), out=tmp_path / "run", **SHORT)
+    for task in (named, second, third):
+        learner.learn(task)
+    found = [learner.classes(name) for name in learner.tasks]
+    assert found == [["red", "green", "blue"], ["0", "1"], []]
+    assert Learner.load(tmp_path / "run", encoder=net()).classes("colour") == found[0]
+
+
+@pytest.mark.parametrize(
+    ("classes", "sentence"),
+    [
+        (None, "task 'a': classes: none were given; give 2 or more, or their names"),
+        (["one"], "task 'a': classes=1 is no number of classes"),
+        (["one", "one"], "task 'a': two classes have one name"),
+    ],
+)
+def test_classes_that_cannot_be_counted_are_named(classes: Any, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        OwnTask.classify("a", Dataset(), Dataset(), classes)
+
+
+# ---- tasks of few examples
+
+
+def test_a_task_smaller_than_a_batch_is_learned_whole_and_others_keep_their_batch(tmp_path: Path) -> None:
+    x, colour, *_ = scenes()
+    sizes = {"first": 16, "few": 3, "last": 16}
+    learner = Learner(net(), reprise.ER(), m_per_task=4, out=tmp_path / "run", batch=8)
+    steps: dict[str, int] = {}
+    for name, n in sizes.items():
+        task = OwnTask.classify(name, (x[:n], colour[:n]), (x, colour), 3)
+        learner.learn(task, epochs=2, progress=lambda done, total, what: steps.update({what: total}))
+        assert learner.standing().experiment.batch == min(8, n)
+    assert steps == {"first": 4, "few": 2, "last": 4}, "of the task alone, whatever came before"
+    again = Learner.load(tmp_path / "run", encoder=net())
+    assert torch.equal(again.predict("few", x, scores=True), learner.predict("few", x, scores=True))
+
+
+# ---- progress
+
+
+def test_steps_are_told_to_whoever_asks(capsys: pytest.CaptureFixture[str]) -> None:
+    told: list[tuple[int, int]] = []
+    learner = Learner(net(), reprise.SGD(), **SHORT)
+    first, second, third = own_tasks()
+    learner.learn(first, progress=lambda done, total, what: told.append((done, total)))
+    assert told[-1][0] == told[-1][1] > 0
+    learner.learn(second, progress=False)
+    learner.learn(third)
+    assert capsys.readouterr().err == "", "no terminal, no bar"
 
 
 # ---- data of any origin

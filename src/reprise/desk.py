@@ -71,6 +71,8 @@ class Desk:
         smallest = min(len(task.train) for task in stream.tasks)
         if experiment.replay > smallest:  # a task of few examples is remembered whole
             experiment = replace(experiment, replay=smallest)
+        if seen is not None and experiment.batch > len(seen.train):  # and learned whole, in every step
+            experiment = replace(experiment, batch=len(seen.train))
         cell = Cell(settle(experiment, stream, parts), self.settings["seed"], stream, parts)
         # Modules of other people know nothing of lanes.
         return Trainer([cell], self.device, stacked=None if parts.built else False)

@@ -157,8 +157,10 @@ class Trainer:
         self._clocks = {"total": time.perf_counter()}
         tell = progress or (lambda done, total, what: None)
         tasks = len(self.stream.tasks)
-        orders = [self._orders(i, phase) for i, phase in enumerate(self.phases)]
-        lengths = [len(order[0]) for order in orders]
+        # Tasks that an open-ended stream has behind it were learned with settings and sizes of their own.
+        first = self.cursor.phase if self.stream.open_ended else 0
+        orders = {i: self._orders(i, self.phases[i]) for i in range(first, len(self.phases))}
+        lengths = {i: len(order[0]) for i, order in orders.items()}
         if self.cursor == Cursor(0, 0):
             for outcome, scores in zip(self.outcomes, self.accuracies(range(tasks)), strict=True):
                 outcome.initial = scores
@@ -172,7 +174,8 @@ class Trainer:
 
             def within(done: int, i: int = i, phase: Phase = phase) -> None:
                 place = f" ({i + 1}/{len(lengths)})" if len(lengths) > 1 else ""
-                tell(sum(lengths[:i]) + done, sum(lengths), phase.name + place)
+                before = sum(lengths[j] for j in range(first, i))
+                tell(before + done, sum(lengths.values()), phase.name + place)
 
             if not self._timed("train", self._train, feed, i, phase, start, within, pause, keeper):
                 return self.outcomes

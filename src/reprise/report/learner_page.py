@@ -120,6 +120,7 @@ def _matrix(learner: Learner) -> Chart | None:
             **{"type": "heatmap", "z": [_numbers(row) for row in table], "x": names, "y": names},
             **{"colorscale": "Viridis" if accuracy else "Magma", "xgap": 1, "ygap": 1},
             **{"colorbar": {"title": {"text": name}, "thickness": 12}},
+            **({"zmin": 0, "zmax": 100} if accuracy else {}),
             "hovertemplate": f"after %{{y}}, on %{{x}}: {name} %{{z:.3g}}<extra></extra>",
         }
         if len(table) <= 12:
