@@ -444,8 +444,8 @@ def test_a_task_that_was_refused_may_be_given_again_in_any_form() -> None:
     x, colour, *_ = scenes()
     with pytest.raises(InputError, match="its head answers"):
         learner.learn(OwnTask.classify("a", (x, colour), (x, colour), 3, head=nn.Flatten()))
-    with pytest.raises(InputError, match="batch: 4 is more than the 3 examples"):
-        learner.learn(OwnTask.classify("a", (x[:3], colour[:3]), (x, colour), 3))
+    with pytest.raises(InputError, match="steps: 0"):
+        learner.learn(OwnTask.classify("a", (x, colour), (x, colour), 3), steps=0)
     learner.learn(OwnTask.classify("a", (x, colour), (x, colour), 3))
     assert learner.tasks == ["a"]
 
@@ -531,8 +531,29 @@ def test_a_task_smaller_than_a_batch_is_learned_whole_and_others_keep_their_batc
         learner.learn(task, epochs=2, progress=lambda done, total, what: steps.update({what: total}))
         assert learner.standing().experiment.batch == min(8, n)
     assert steps == {"first": 4, "few": 2, "last": 4}, "of the task alone, whatever came before"
+    memory = learner.standing().memory
+    assert memory is not None
+    assert [len(memory.shelf(j).rows_of(0, j)) for j in range(3)] == [4, 3, 4], "few examples: all of them"
     again = Learner.load(tmp_path / "run", encoder=net())
     assert torch.equal(again.predict("few", x, scores=True), learner.predict("few", x, scores=True))
+
+
+def test_a_small_task_that_joins_a_byte_budget_leaves_the_others_what_they_remember(tmp_path: Path) -> None:
+    """The budget would do for all examples: nobody loses any, and the ledger counts what is there."""
+    x, colour, *_ = scenes()
+    learner = Learner(net(), reprise.ER(), memory="100KB", out=tmp_path / "run", batch=4)
+    for name, n in (("first", 16), ("few", 3), ("last", 9)):
+        learner.learn(OwnTask.classify(name, (x[:n], colour[:n]), (x, colour), 3))
+        memory = learner.standing().memory
+        assert memory is not None
+        held = [len(memory.shelf(j).rows_of(0, j)) for j in range(len(learner.tasks))]
+        assert held == [16, 3, 9][: len(held)]
+        assert learner.ledger[-1]["bytes"]["inputs"] == sum(held) * 3 * 8 * 8
+    assert [row.split("│")[-2].strip() for row in learner.report().splitlines() if "%" in row] == [
+        "16",
+        "3",
+        "9",
+    ]
 
 
 # ---- progress

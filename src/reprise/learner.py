@@ -259,7 +259,8 @@ class Learner:
 
     @property
     def ledger(self) -> list[dict[str, Any]]:
-        """After each task: examples of every task that were remembered, and all bytes the method kept, by kind."""
+        """After each task: examples remembered of every task (of a smaller one, all of it), and all bytes the method
+        kept, by kind."""
         return [
             {"after": page.name, "m_per_task": self._share(page.m, j + 1), "bytes": page.bytes}
             for j, page in enumerate(self.book.finished)

@@ -35,7 +35,7 @@ def report_table(learner: Learner) -> str:
             score_text(then, judged),
             score_text(now, judged),
             forgotten_text(lost, judged),
-            "–" if share is None else str(share),
+            "–" if share is None else str(min(share, learner.book.pages[j].train)),
         )
     text = io.StringIO()
     console = Console(file=text, width=100)
