@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -500,9 +501,80 @@ def test_classes_have_names_where_they_were_given(tmp_path: Path) -> None:
     learner = Learner(net(), reprise.SGD(), out=tmp_path / "run", **SHORT)
     for task in (named, second, third):
         learner.learn(task)
+    assert repr(learner).endswith("run', tasks: colour, bright, grey)")
     found = [learner.classes(name) for name in learner.tasks]
     assert found == [["red", "green", "blue"], ["0", "1"], []]
     assert Learner.load(tmp_path / "run", encoder=net()).classes("colour") == found[0]
+
+
+def test_a_table_names_its_classes() -> None:
+    class Label:
+        names = ("red", "green", "blue")
+
+    table = Table()
+    table.features = {"img": object(), "fine_label": Label()}  # type: ignore[attr-defined]
+    assert OwnTask.classify("a", table, table).names == Label.names
+
+
+def test_parts_that_count_classes_otherwise_are_refused() -> None:
+    data, other = Dataset(), Dataset()
+    data.classes, other.classes = ["a", "b", "c"], ["b", "a", "c"]  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match="task 'a', test: its classes are b, a, c, and the task's a, b, c"):
+        OwnTask.classify("a", data, other)
+
+
+# ---- encoders of other people
+
+
+class Tokens(nn.Module):
+    """As a vision transformer answers: [n, tokens, d], and only to images of one size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.shape[-1] == 8, f"Input width ({x.shape[-1]}) doesn't match model (8)."
+        return self.fc(x.flatten(2).transpose(1, 2))
+
+
+def test_an_encoder_that_does_not_fit_is_named_before_training() -> None:
+    x, colour, *_ = scenes()
+    with pytest.raises(InputError, match=r"encoder: it answers \[2, 64, 6\] to two images, and features are"):
+        Learner(Tokens(), reprise.SGD()).learn(OwnTask.classify("a", (x, colour), (x, colour), 3))
+    small = x[..., :4]
+    with pytest.raises(InputError, match=r"does not take images \[3, 8, 4\] \(Input width \(4\) doesn't"):
+        Learner(Tokens(), reprise.SGD()).learn(OwnTask.classify("a", (small, colour), (small, colour), 3))
+
+
+def test_encoders_by_the_names_of_another_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A stand-in for timm: what it is asked, that a name is enough to load, and what is said where it fails."""
+    asked = []
+
+    class Timm:
+        @staticmethod
+        def create_model(name: str, **how: Any) -> nn.Module:
+            asked.append((name, how))
+            if name == "nothing":
+                raise RuntimeError("Unknown model (nothing)")
+            return net()
+
+    monkeypatch.setitem(sys.modules, "timm", Timm())  # type: ignore[arg-type]
+    x, colour, *_ = scenes()
+    learner = Learner("timm:small:pretrained", reprise.SGD(), out=tmp_path / "run", **SHORT)
+    learner.learn(OwnTask.classify("a", (x, colour), (x, colour), 3))
+    again = Learner.load(tmp_path / "run")
+    assert torch.equal(again.predict("a", x, scores=True), learner.predict("a", x, scores=True))
+    assert asked[0] == ("small", {"pretrained": True, "num_classes": 0, "global_pool": ""})
+    with pytest.raises(InputError, match=r"timm has no 'nothing' \(Unknown model"):
+        Learner("timm:nothing", reprise.SGD())
+
+    def broken(name: str) -> Any:
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr("importlib.import_module", broken)
+    with pytest.raises(InputError, match="timm cannot be imported .* must be of one release"):
+        Learner("timm:small", reprise.SGD())
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,8 @@ class Desk:
                 f"task {seen.name!r}: images are {list(seen.input_shape)}, those of {pages[0].name!r} "
                 f"{list(known)}; resize them."
             )
+        if not pages and self.encoder is not None:
+            _require_features(self.encoder, seen.input_shape)
         if not self.stacked:
             return
         if not isinstance(seen.kind, Classify):
@@ -185,6 +187,28 @@ class Desk:
                 f"task {seen.name!r}: its head answers {list(found.shape[1:])} to an image, and the target asks "
                 f"for {list(wanted[1:])}; give a head that fits, or none."
             )
+
+
+def _require_features(encoder: nn.Module, shape: tuple[int, ...]) -> None:
+    """A dry run of a user's encoder: it must take the images, and answer with features or maps."""
+    was_training = encoder.training
+    dtype = next((p.dtype for p in encoder.parameters()), torch.float32)
+    try:
+        with torch.no_grad():
+            found = encoder.eval()(torch.zeros(2, *shape, dtype=dtype))
+    except (RuntimeError, ValueError, TypeError, AssertionError, IndexError) as error:
+        why = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise InputError(
+            f"encoder: it does not take images {list(shape)} ({why}); give others, or another encoder."
+        ) from None
+    finally:
+        encoder.train(was_training)
+    if not isinstance(found, Tensor) or found.dim() not in (2, 4) or len(found) != 2:
+        answer = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise InputError(
+            f"encoder: it answers {answer} to two images, and features are [2, d] or maps [2, c, h, w]; wrap it in a "
+            "module that gives one of these."
+        )
 
 
 def _per_channel(values: Sequence[float], shape: tuple[int, ...]) -> Tensor:

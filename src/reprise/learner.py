@@ -136,6 +136,10 @@ class Learner:
         self.desk = Desk(self.book, method, place, taken)
         self._trainer: Trainer | None = None
 
+    def __repr__(self) -> str:
+        known = ", ".join(self.tasks) or "none yet"
+        return f"Learner({self.settings['method']['name']}, out={str(self.out)!r}, tasks: {known})"
+
     # ---- learning
     def learn(
         self,

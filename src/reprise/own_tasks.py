@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from reprise.errors import InputError
 from reprise.examples import Examples, Source
-from reprise.own_data import LOOKED_AT, Form, ItemSource, hash_tree, is_pair, labels_of
+from reprise.own_data import LOOKED_AT, Form, ItemSource, hash_tree, is_pair, labels_of, names_told
 from reprise.streams.fetch import some
 from reprise.tasks import Classify, Kind, Regress, Segment
 from reprise.types import Tree
@@ -48,9 +48,9 @@ class OwnTask:
     ) -> OwnTask:
         """One class per image: targets are numbers from 0 to classes - 1.
 
-        classes  how many, or their names; a dataset that has `classes` (as `ImageFolder`) says so itself
+        classes  how many, or their names; a dataset that names them itself (`ImageFolder`, Hugging Face) needs none
         """
-        count, names = _counted(name, classes, train)
+        count, names = _counted(name, classes, train, columns)
         for part, data in (("train", train), ("test", test)):
             own = getattr(data, "classes", None)
             if names is not None and isinstance(own, list | tuple) and tuple(map(str, own)) != names:
@@ -74,7 +74,7 @@ class OwnTask:
     ) -> OwnTask:
         """One class per pixel: targets [h, w] of numbers from 0 to classes - 1; `ignore` marks pixels that do not
         count."""
-        count, names = _counted(name, classes, train)
+        count, names = _counted(name, classes, train, columns)
         return OwnTask(name, Form("segment", "", count, ignore, columns), train, test, head, names=names)
 
     @staticmethod
@@ -212,10 +212,10 @@ def _columns(data: Any, form: Form) -> Tree:
 
 
 def _counted(
-    name: str, classes: int | Sequence[str] | None, train: Any
+    name: str, classes: int | Sequence[str] | None, train: Any, columns: Sequence[str] | None
 ) -> tuple[int, tuple[str, ...] | None]:
     """How many classes there are, and their names where they are known."""
-    known = getattr(train, "classes", None) if classes is None else classes
+    known = names_told(train, columns) if classes is None else classes
     if isinstance(known, list | tuple):
         names = tuple(str(own) for own in known)
         if len(set(names)) < len(names):
