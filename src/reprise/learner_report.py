@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def report_table(learner: Learner) -> str:
     """The table as text. An accuracy is lost by so many points; of a loss, so many percent are gained."""
     table = Table(
-        title=f"{learner.settings['method']['name']}, {len(learner.tasks)} tasks", title_justify="left"
+        title=f"{learner.settings['method']['name']}, {len(learner.tasks)} task{'s' * (len(learner.tasks) != 1)}",
+        title_justify="left",
     )
     for name in ("task", "when learned", "now", "forgotten", "examples kept"):
         table.add_column(name, justify="left" if name == "task" else "right")
