@@ -6,9 +6,10 @@
 2. CAR's λ_fm and EWC's λ at that rate, on the validation worlds: the lowest performance drop.
 3. The report: SGD, ER, CAR, A-GEM, EWC, Side-Tuning and multi-task, trained for every seed and scored on test worlds,
    which nothing was chosen by.
+4. With --ablations also the second sequence, other memory sizes and λ_fm, CAR's compressions, intermediate layers.
 
-One process per core. Writes records.jsonl (the report), chosen.json and validation.jsonl, a table with a line per
-task, and pictures. A run that was stopped goes on where it was: finished runs are in DIR/store.
+One process per core. Writes records.jsonl (the report), ablations.jsonl, chosen.json and validation.jsonl, a table
+with a line per task, and pictures. A run that was stopped goes on where it was: finished runs are in DIR/store.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from reprise.config import Experiment, make_experiment
+from reprise.config import Experiment, hash_of, make_experiment
 from reprise.metrics import forgetting_percent_per_task, performance_drop_percent_per_task
 from reprise.pictures import draw_grids
 from reprise.progress import Report
@@ -38,6 +39,15 @@ WEIGHTS: dict[str, tuple[str, Sequence[float]]] = {
 }
 # The longest first: the last process to end decides the time.
 METHODS = ("agem", "car", "er", "multitask", "ewc", "side_tuning", "sgd")
+SECOND = ("agem", "car", "er", "multitask", "sgd")
+"""Methods of the paper's second table, run on the second sequence too."""
+SIZES = (4, 64)
+"""Examples a task, besides the protocol's."""
+COMPRESSIONS = ("spatial_channel", "none", "spatial", "channel", "intermediate")
+STRENGTHS = (1.0, 20.0)
+"""λ_fm besides the chosen one and that of the compressions."""
+MATCHING = 5.0
+"""λ_fm under which compressions are compared: strong enough that what is matched makes a difference."""
 
 
 class Study:
@@ -55,6 +65,19 @@ class Study:
 
     def run(self, experiments: Sequence[Experiment], seeds: Sequence[int]) -> list[Record]:
         return list(run_compared(experiments, seeds, self.store, train=True, watch=tell))
+
+    def choose(self, began: float) -> dict[str, Any]:
+        """The rate and the weights; what an interrupted study has chosen it does not choose again."""
+        path = self.options.out / "chosen.json"
+        if path.exists():
+            return json.loads(path.read_text())
+        (self.options.out / "validation.jsonl").unlink(missing_ok=True)
+        lr = self.choose_rate()
+        print(f"learning rate {lr:g} after {time.perf_counter() - began:.0f} s", flush=True)
+        chosen = {"lr": lr, **self.choose_weights(lr)}
+        print(f"{json.dumps(chosen)} after {time.perf_counter() - began:.0f} s", flush=True)
+        path.write_text(json.dumps(chosen, indent=1) + "\n")
+        return chosen
 
     def choose_rate(self) -> float:
         runs = self.run([self.experiment("er", split="validation", lr=lr) for lr in RATES], [0])
@@ -80,9 +103,33 @@ class Study:
             chosen[method] = {field: best["configuration"][field]}
         return chosen
 
+    def report(self, chosen: dict[str, Any]) -> list[Experiment]:
+        return [self.experiment(method, **_settings(chosen, method)) for method in METHODS]
+
+    def ablations(self, chosen: dict[str, Any]) -> list[Experiment]:
+        lr = chosen["lr"]
+        return [
+            *(self.experiment(method, sequence="2", **_settings(chosen, method)) for method in SECOND),
+            *(
+                self.experiment("car", sequence=sequence, compress=compress, lr=lr, lam_fm=MATCHING)
+                for sequence in "12"
+                for compress in COMPRESSIONS
+            ),
+            *(self.experiment("car", lr=lr, lam_fm=lam_fm) for lam_fm in STRENGTHS),
+            *(
+                self.experiment(method, m=m, **_settings(chosen, method))
+                for m in SIZES
+                for method in ("car", "er")
+            ),
+        ]
+
     def note(self, records: Sequence[Record]) -> None:
         with (self.options.out / "validation.jsonl").open("a") as file:
             file.writelines(to_json(record) + "\n" for record in records)
+
+
+def _settings(chosen: dict[str, Any], method: str) -> dict[str, Any]:
+    return {"lr": chosen["lr"], **chosen.get(method, {})}
 
 
 def tell(said: object) -> None:
@@ -99,6 +146,30 @@ def table(records: Sequence[Record]) -> str:
         kept, model = own[0]["bytes"]["total"] / 1e6, own[0]["bytes"]["model"] / 1e6
         lines.append(f"{method:<12}{len(own):>6}{shown[0]:>16}{shown[1]:>16}{kept:>10.2f}{model:>10.2f}")
     return "\n".join(lines)
+
+
+def groups(records: Sequence[Record]) -> str:
+    """A line for each experiment, by the fields in which they differ."""
+    shown = ("sequence", "m", "lam_fm", "compress")
+    found: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        values = record["configuration"]
+        found.setdefault((record["method"], *(values.get(name) for name in shown)), []).append(record)
+    lines = []
+    for key, own in sorted(found.items(), key=str):
+        numbers = [
+            _spread([r[name] for r in own]) for name in ("forgetting_percent", "performance_drop_percent")
+        ]
+        about = " ".join(f"{name}={value}" for name, value in zip(("method", *shown), key, strict=True))
+        lines.append(
+            f"{about:<70}{len(own):>4}{numbers[0]:>16}{numbers[1]:>16}"
+            f"{own[0]['bytes'].get('activation', 0) / 1e6:>10.3f} MB"
+        )
+    return "\n".join(lines)
+
+
+def _write(path: Path, records: Sequence[Record]) -> None:
+    path.write_text("".join(to_json(record) + "\n" for record in records))
 
 
 def _spread(values: Sequence[float | None]) -> str:
@@ -135,23 +206,26 @@ def main() -> int:
     parser.add_argument("--seeds", type=lambda text: [int(s) for s in text.split(",")], default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="for every run")
+    parser.add_argument("--ablations", action="store_true")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     study, began = Study(options), time.perf_counter()
-    lr = study.choose_rate()
-    print(f"learning rate {lr:g} after {time.perf_counter() - began:.0f} s", flush=True)
-    chosen = study.choose_weights(lr)
-    print(f"{json.dumps(chosen)} after {time.perf_counter() - began:.0f} s", flush=True)
-    (options.out / "chosen.json").write_text(json.dumps({"lr": lr, **chosen}, indent=1) + "\n")
-    report = [study.experiment(method, lr=lr, **chosen.get(method, {})) for method in METHODS]
-    records = study.run(report, options.seeds)
-    records.sort(key=lambda r: (-METHODS.index(r["method"]), r["seed"]))
-    (options.out / "records.jsonl").write_text("".join(to_json(record) + "\n" for record in records))
-    seconds = time.perf_counter() - began
-    print(f"rooms, {options.steps} steps a task ({seconds:.0f} s in all)")
+    chosen = study.choose(began)
+    report, ablations = study.report(chosen), study.ablations(chosen) if options.ablations else []
+    found = study.run([*report, *ablations], options.seeds)
+    hashes = {hash_of(record["configuration"]): record for record in study.run(report, options.seeds[:1])}
+    own = [record for record in found if hash_of(record["configuration"]) in hashes]
+    records = sorted(own, key=lambda r: (-METHODS.index(r["method"]), r["seed"]))
+    _write(options.out / "records.jsonl", records)
+    if ablations:
+        rest = [record for record in found if hash_of(record["configuration"]) not in hashes]
+        _write(options.out / "ablations.jsonl", rest)
+    print(f"rooms, {options.steps} steps a task ({time.perf_counter() - began:.0f} s in all)")
     print(table(records))
     print("forgetting % / performance drop % of each task")
     print(per_task(records))
+    if ablations:
+        print(groups([*own, *rest]))
     draw_grids(records, study.store, options.seeds[0])
     return 0
 

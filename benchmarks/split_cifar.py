@@ -9,6 +9,7 @@ distances the same tasks and seeds: distances, weights and learning rates
 readings  17 tasks, 5 seeds: what the search found worth reporting beside the default
 slower    17 tasks, 5 seeds: the same at the learning rate the search prefers
 grids     the validation tasks, 5 seeds: hyper-parameters of every method; chosen.json gets the best ones
+mer       the validation tasks, 5 seeds: MER whose remembered examples move BatchNorm's running statistics
 methods   17 tasks, 5 seeds, m = 85, 255 and 425: every method (--chosen FILE: as the grids chose; --second: only
           those for which another rate than the paper's was better, with it)
 ablations 17 tasks, 5 seeds, m = 85 and 425: CAR's distances and weights
@@ -38,7 +39,7 @@ from reprise.streams import STREAMS
 Settings = dict[str, object]
 SHOWN = (
     *("m", "lr", "distance", "lam_fm", "store", "old_heads", "bn", "replay"),
-    *("lam", "reg", "beta", "s", "lam_anchor", "gamma", "alpha"),
+    *("lam", "reg", "beta", "s", "lam_anchor", "gamma", "alpha", "old_statistics"),
 )
 
 
@@ -120,6 +121,15 @@ def grids() -> list[tuple[str, Settings]]:
     return cells
 
 
+def mer() -> list[tuple[str, Settings]]:
+    """The grid of MER again, with the other reading of BatchNorm on single images; on the validation tasks only."""
+    return [
+        (method, own | {"old_statistics": True})
+        for method, own in grids()
+        if method == "mer" and own["lr"] == PAPER_RATE
+    ]
+
+
 def methods() -> list[tuple[str, Settings]]:
     cells: list[tuple[str, Settings]] = [(name, {}) for name in MEMORY_FREE]
     for m in SIZES:
@@ -142,7 +152,8 @@ def choose(records: list[dict]) -> dict[str, list[Settings]]:
     scores: dict[str, dict[str, list[float]]] = {}
     for record in records:
         values = record["configuration"]
-        fields = json.dumps({name: values[name] for name in ("lr", *GRIDS[record["method"]])})
+        searched = ("lr", *GRIDS[record["method"]])
+        fields = json.dumps({name: values[name] for name in searched} | _beside(values))
         scores.setdefault(record["method"], {}).setdefault(fields, []).append(record["accuracy"])
     chosen: dict[str, list[Settings]] = {}
     for method, found in scores.items():
@@ -155,7 +166,14 @@ def choose(records: list[dict]) -> dict[str, list[Settings]]:
     return chosen
 
 
-SETS = {f.__name__: f for f in (core, study, search, distances, readings, slower, grids, methods, ablations)}
+def _beside(values: Settings) -> Settings:
+    """What a set settles besides its grid."""
+    return {name: values[name] for name in ("old_statistics",) if values.get(name)}
+
+
+SETS = {
+    f.__name__: f for f in (core, study, search, distances, readings, slower, grids, mer, methods, ablations)
+}
 
 
 def main() -> int:
@@ -214,7 +232,7 @@ def main() -> int:
                 file.flush()
         except Diverged as error:  # raised last, after all other runs
             print(error)
-    if options.which == "grids":
+    if options.which in ("grids", "mer"):
         (options.out / "chosen.json").write_text(json.dumps(choose(records), indent=1))
     seconds = time.perf_counter() - started
     parts = {name: sum(r["seconds"][name] for r in records) for name in records[0]["seconds"]}

@@ -418,7 +418,7 @@ SMALL_DEMO = (
 def test_the_demo_compares_the_four_methods(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    monkeypatch.setattr("reprise.workers.cores", lambda: 1)
     monkeypatch.setenv("REPRISE_CACHE", str(tmp_path / "cache"))
     code, out, _ = says(capsys, ["demo", *SMALL_DEMO, "--out", str(tmp_path / "demo")])
     assert code == 0

@@ -267,7 +267,7 @@ POINTS = [
 def test_records_of_a_mixed_group_are_those_of_separate_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    monkeypatch.setattr("reprise.workers.cores", lambda: 1)
     said: list[Any] = []
     together = [*run_experiments(POINTS, [0, 1], store=tmp_path / "lanes", lanes=8, watch=said.append)]
     apart = [*run_experiments(POINTS, [0, 1], store=tmp_path / "runs")]

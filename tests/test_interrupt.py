@@ -127,7 +127,7 @@ def test_a_cell_that_another_process_trains_is_left_and_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seed 0 is locked: seed 1 is trained first; when the other process has written its record, it is read."""
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    monkeypatch.setattr("reprise.workers.cores", lambda: 1)
     monkeypatch.setattr(runner, "PATIENCE", 0.01)
     out = tmp_path / "run"
     (straight,) = run_experiments([experiment()], [0], out=tmp_path / "straight")

@@ -150,7 +150,7 @@ def test_nothing_is_said_before_everything_is_accepted(tmp_path: Path) -> None:
 
 
 def test_seeds_in_processes_equal_seeds_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("reprise.workers.cores", lambda: 2)
     said: list[Any] = []
     runs = run_experiments([experiment("car")], [0, 1], watch=said.append)
     parallel = sorted(runs, key=lambda record: record["seed"])
@@ -159,7 +159,7 @@ def test_seeds_in_processes_equal_seeds_one_by_one(tmp_path: Path, monkeypatch: 
         own = [report for report in said[1:] if report.name == name]
         assert [report.over for report in own] == [False] * (len(own) - 1) + [True]
         assert (own[-1].weight, own[-1].what) == (6, "done")
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    monkeypatch.setattr("reprise.workers.cores", lambda: 1)
     single = [*run_experiments([experiment("car")], [0, 1])]
     assert [*map(timeless, parallel)] == [*map(timeless, single)]
     assert parallel[0]["environment"]["threads"] == 1
@@ -179,13 +179,13 @@ def test_every_other_task_is_followed_by_a_look() -> None:
 
 
 def test_the_same_point_twice_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    monkeypatch.setattr("reprise.workers.cores", lambda: 1)
     same = [experiment(), experiment(m=None, m_per_class=1), experiment(m=None, m_per_task=5)]
     assert len([*run_experiments(same, [0])]) == 1
 
 
 def test_a_diverged_seed_does_not_cost_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    monkeypatch.setattr("reprise.workers.cores", lambda: 1)
     points = [experiment(lr=1e30), experiment()]
     runs = run_experiments(points, [0], store=tmp_path)
     assert next(runs)["configuration"]["lr"] == 0.03

@@ -24,8 +24,13 @@ _orphaned = threading.Event()
 _busy = threading.Lock()
 
 
+def cores() -> int:
+    """Those this process may use: `taskset` and containers leave fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def many_cores() -> bool:
-    return (os.cpu_count() or 1) > 1
+    return cores() > 1
 
 
 def _start(reports: Any, stop: Any) -> None:
@@ -72,7 +77,7 @@ def in_processes(
 
     A signal is passed on: what is under way is saved, what waits does not begin.
     """
-    workers = min(len(work), os.cpu_count() or 1)
+    workers = min(len(work), cores())
     context = multiprocessing.get_context("spawn")
     reports, stop = context.Queue(), context.Event()
     with (

@@ -5,8 +5,8 @@ batch      per incoming batch: θ₀ ← θ; a step on each of 10 examples of th
 original   per incoming example, several times: θ₀ ← θ; steps on its share of the reservoir's examples and, last, on
            itself; θ ← θ₀ + β (θ − θ₀). Afterwards the same with γ over all of these (algorithm 1 of that paper)
 
-The reservoir holds the current task too. Single examples are normalised by their own statistics; remembered ones do
-not move the running statistics.
+The reservoir holds the current task too. Single examples are normalised by their own statistics; remembered ones
+move the running statistics only with `old_statistics`.
 """
 
 from __future__ import annotations
@@ -45,6 +45,9 @@ class MER(Method):
     """how often each example is gone through (variant original)"""
     gamma: float = 1.0
     """γ, part of the way over these that is kept (variant original)"""
+
+    old_statistics: bool = False
+    """remembered examples move BatchNorm's running statistics too, each with its own"""
 
     inert: ClassVar[frozenset[str]] = frozenset({"gamma"})
 
@@ -94,7 +97,9 @@ class MER(Method):
         return torch.stack(losses).mean(0)
 
     def _walk(self, engine: Engine, example: Batch) -> Tensor:
-        grads, loss = engine.gradient(self.objective, [example], statistics=not example.replayed)
+        grads, loss = engine.gradient(
+            self.objective, [example], statistics=self.old_statistics or not example.replayed
+        )
         engine.apply(grads)
         return loss
 
