@@ -98,6 +98,12 @@ def _regress(y: torch.Tensor) -> Callable[[], object]:
     return lambda: _learner().learn(reprise.Task.regress("depth", (_images(), y), (_images(), y)))
 
 
+def _misfit() -> object:
+    y = torch.zeros(8).long()
+    learner = reprise.Learner(torch.nn.Conv2d(1, 4, 3), reprise.SGD())
+    return learner.learn(reprise.Task.classify("kinds", (_images(), y), (_images(), y), classes=2))
+
+
 def _twice() -> object:
     learner, y = _learner(), torch.zeros(8).long()
     learner.learn(reprise.Task.classify("kinds", (_images(), y), (_images(), y), classes=2))
@@ -147,7 +153,7 @@ ROWS = (
     Row("a folder without Taskonomy's files", ("run", "taskonomy", "--method", "er", "--data", ".")),
     Row("a label out of range", _classify(torch.tensor([0, 1, 2, 3, 0, 1, 2, 0]))),
     Row("labels that are no whole numbers", _classify(torch.full((8,), 0.5))),
-    Row("a task smaller than a batch", _classify(torch.tensor([0, 1]))),
+    Row("an encoder that does not take the images", _misfit),
     Row("fewer labels than images", _unpaired),
     Row("targets of which none is a number", _regress(torch.full((8, 1, 8, 8), torch.nan))),
     Row("other data under the name of a finished task", _twice),

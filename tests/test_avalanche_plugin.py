@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,3 +107,14 @@ def test_wrong_fields_are_named() -> None:
         run(features="encoder")
     with pytest.raises(InputError, match="distance: 'mmd' is not for the plugin"):
         CARPlugin(5, "features", distance="mmd")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_block_of_the_guide_runs() -> None:
+    guide = Path(__file__).parent.parent / "docs" / "coming_from.md"
+    [block] = re.findall(r"^```python\n(.*?)^```", guide.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    model = Net()
+    world: dict[str, Any] = {"model": model, "criterion": nn.CrossEntropyLoss()}
+    world["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.05)
+    exec(compile(block, "coming_from.md", "exec", dont_inherit=True), world)
+    assert world["car"] in world["strategy"].plugins

@@ -60,7 +60,8 @@ def test_the_blocks_of_a_guide_run_one_after_another(
 
 def test_every_document_with_code_is_run_by_a_test() -> None:
     told = {path.name for path in [*DOCS.rglob("*.md"), DOCS.parent / "README.md"] if python_blocks(path)}
-    assert told == {"adding_a_method.md", "your_own_tasks.md", "README.md"}
+    # coming_from.md: tests/test_avalanche_plugin.py
+    assert told == {"adding_a_method.md", "your_own_tasks.md", "README.md", "coming_from.md"}
 
 
 def test_the_blocks_of_the_readme_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

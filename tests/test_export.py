@@ -113,6 +113,23 @@ def test_predict_writes_a_table_of_classes(
     assert [int(row[1]) for row in rows[1:]] == expected.tolist()
 
 
+def test_predict_calls_classes_by_their_names_and_needs_no_task_where_there_is_one(
+    pictures: Path, tmp_path: Path
+) -> None:
+    x, colour, *_ = scenes()
+    made = Learner("convnet-small", reprise.SGD(), out=tmp_path / "run", batch=4)
+    made.learn(OwnTask.classify("colour", (x, colour), (x, colour), classes=["red", "green", "blue"]))
+    program = made.export("colour", tmp_path / "colour.pt2")
+    tables = []
+    for run in (tmp_path / "run", program):
+        assert main(["predict", str(run), str(pictures), "--out", str(tmp_path / run.stem)]) == 0
+        tables.append((tmp_path / run.stem / "colour.csv").read_text())
+    assert {row[1] for row in csv.reader(tables[0].splitlines()[1:])} <= {"red", "green", "blue"}
+    assert [line.split(",")[:2] for line in tables[0].splitlines()] == [
+        line.split(",")[:2] for line in tables[1].splitlines()
+    ]
+
+
 def test_predict_reads_a_learner_built_from_names(pictures: Path, tmp_path: Path) -> None:
     x, _, bright, grey = scenes()
     made = Learner("convnet-small", reprise.ER(), m_per_task=4, out=tmp_path / "run", batch=4)
@@ -121,7 +138,10 @@ def test_predict_reads_a_learner_built_from_names(pictures: Path, tmp_path: Path
     out = tmp_path / "out"
     for task in ("bright", "grey"):
         assert main(["predict", str(tmp_path / "run"), "--task", task, str(pictures), "--out", str(out)]) == 0
-    assert np.asarray(Image.open(out / "0.bright.png")).shape == (8, 8)
+    with Image.open(out / "0.bright.png") as shown:
+        assert shown.mode == "P", "classes, each in a colour"
+        assert np.asarray(shown).shape == (8, 8)
+        assert np.asarray(shown).max() < 2
     assert np.load(out / "0.grey.npy").shape == (1, 8, 8)
 
 

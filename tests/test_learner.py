@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -444,8 +445,8 @@ def test_a_task_that_was_refused_may_be_given_again_in_any_form() -> None:
     x, colour, *_ = scenes()
     with pytest.raises(InputError, match="its head answers"):
         learner.learn(OwnTask.classify("a", (x, colour), (x, colour), 3, head=nn.Flatten()))
-    with pytest.raises(InputError, match="batch: 4 is more than the 3 examples"):
-        learner.learn(OwnTask.classify("a", (x[:3], colour[:3]), (x, colour), 3))
+    with pytest.raises(InputError, match="steps: 0"):
+        learner.learn(OwnTask.classify("a", (x, colour), (x, colour), 3), steps=0)
     learner.learn(OwnTask.classify("a", (x, colour), (x, colour), 3))
     assert learner.tasks == ["a"]
 
@@ -470,8 +471,175 @@ def test_the_page_of_a_report_names_the_tasks(tmp_path: Path) -> None:
     assert "points" in said
     page = (tmp_path / "run" / "report" / "index.html").read_text()
     assert str(tmp_path / "run" / "report" / "index.html") in said
-    assert "bright" in page
-    assert "task-1" not in page
+    for name in ("colour", "bright", "grey"):
+        assert f"<h3>{name}</h3>" in page, "its answers to test images"
+        assert f"<span>{name}</span> <small>4 kept</small>" in page
+    assert page.count("data:image/png") == 3 * (3 + 4) + 2 * (3 + 3), (
+        "tests, memory, and the maps of two tasks"
+    )
+
+
+def test_a_page_of_a_learner_without_test_data_has_gaps_and_no_answers(tmp_path: Path) -> None:
+    first, second, _ = own_tasks()
+    learner = Learner(net(), reprise.SGD(), out=tmp_path / "<run>", **SHORT)
+    learner.learn(first)
+    learner = Learner.load(tmp_path / "<run>", encoder=net())
+    learner.learn(second)
+    assert "not measured" in learner.report()
+    page = (tmp_path / "<run>" / "report" / "index.html").read_text()
+    assert "not measured" in page
+    assert 'id="answers"' not in page
+    assert "Learner: &lt;run&gt;" in page
+
+
+# ---- names of classes
+
+
+def test_classes_have_names_where_they_were_given(tmp_path: Path) -> None:
+    first, second, third = own_tasks()
+    named = OwnTask.classify("colour", first.train, first.test, classes=["red", "green", "blue"])
+    learner = Learner(net(), reprise.SGD(), out=tmp_path / "run", **SHORT)
+    for task in (named, second, third):
+        learner.learn(task)
+    assert repr(learner).endswith("run', tasks: colour, bright, grey)")
+    found = [learner.classes(name) for name in learner.tasks]
+    assert found == [["red", "green", "blue"], ["0", "1"], []]
+    assert Learner.load(tmp_path / "run", encoder=net()).classes("colour") == found[0]
+
+
+def test_a_table_names_its_classes() -> None:
+    class Label:
+        names = ("red", "green", "blue")
+
+    table = Table()
+    table.features = {"img": object(), "fine_label": Label()}  # type: ignore[attr-defined]
+    assert OwnTask.classify("a", table, table).names == Label.names
+
+
+def test_parts_that_count_classes_otherwise_are_refused() -> None:
+    data, other = Dataset(), Dataset()
+    data.classes, other.classes = ["a", "b", "c"], ["b", "a", "c"]  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match="task 'a', test: its classes are b, a, c, and the task's a, b, c"):
+        OwnTask.classify("a", data, other)
+
+
+# ---- encoders of other people
+
+
+class Tokens(nn.Module):
+    """As a vision transformer answers: [n, tokens, d], and only to images of one size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.shape[-1] == 8, f"Input width ({x.shape[-1]}) doesn't match model (8)."
+        return self.fc(x.flatten(2).transpose(1, 2))
+
+
+def test_an_encoder_that_does_not_fit_is_named_before_training() -> None:
+    x, colour, *_ = scenes()
+    with pytest.raises(InputError, match=r"encoder: it answers \[2, 64, 6\] to two images, and features are"):
+        Learner(Tokens(), reprise.SGD()).learn(OwnTask.classify("a", (x, colour), (x, colour), 3))
+    small = x[..., :4]
+    with pytest.raises(InputError, match=r"does not take images \[3, 8, 4\] \(Input width \(4\) doesn't"):
+        Learner(Tokens(), reprise.SGD()).learn(OwnTask.classify("a", (small, colour), (small, colour), 3))
+
+
+def test_encoders_by_the_names_of_another_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A stand-in for timm: what it is asked, that a name is enough to load, and what is said where it fails."""
+    asked = []
+
+    class Timm:
+        @staticmethod
+        def create_model(name: str, **how: Any) -> nn.Module:
+            asked.append((name, how))
+            if name == "nothing":
+                raise RuntimeError("Unknown model (nothing)")
+            return net()
+
+    monkeypatch.setitem(sys.modules, "timm", Timm())  # type: ignore[arg-type]
+    x, colour, *_ = scenes()
+    learner = Learner("timm:small:pretrained", reprise.SGD(), out=tmp_path / "run", **SHORT)
+    learner.learn(OwnTask.classify("a", (x, colour), (x, colour), 3))
+    again = Learner.load(tmp_path / "run")
+    assert torch.equal(again.predict("a", x, scores=True), learner.predict("a", x, scores=True))
+    assert asked[0] == ("small", {"pretrained": True, "num_classes": 0, "global_pool": ""})
+    with pytest.raises(InputError, match=r"timm has no 'nothing' \(Unknown model"):
+        Learner("timm:nothing", reprise.SGD())
+
+    def broken(name: str) -> Any:
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr("importlib.import_module", broken)
+    with pytest.raises(InputError, match="timm cannot be imported .* must be of one release"):
+        Learner("timm:small", reprise.SGD())
+
+
+@pytest.mark.parametrize(
+    ("classes", "sentence"),
+    [
+        (None, "task 'a': classes: none were given; give 2 or more, or their names"),
+        (["one"], "task 'a': classes=1 is no number of classes"),
+        (["one", "one"], "task 'a': two classes have one name"),
+    ],
+)
+def test_classes_that_cannot_be_counted_are_named(classes: Any, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        OwnTask.classify("a", Dataset(), Dataset(), classes)
+
+
+# ---- tasks of few examples
+
+
+def test_a_task_smaller_than_a_batch_is_learned_whole_and_others_keep_their_batch(tmp_path: Path) -> None:
+    x, colour, *_ = scenes()
+    sizes = {"first": 16, "few": 3, "last": 16}
+    learner = Learner(net(), reprise.ER(), m_per_task=4, out=tmp_path / "run", batch=8)
+    steps: dict[str, int] = {}
+    for name, n in sizes.items():
+        task = OwnTask.classify(name, (x[:n], colour[:n]), (x, colour), 3)
+        learner.learn(task, epochs=2, progress=lambda done, total, what: steps.update({what: total}))
+        assert learner.standing().experiment.batch == min(8, n)
+    assert steps == {"first": 4, "few": 2, "last": 4}, "of the task alone, whatever came before"
+    memory = learner.standing().memory
+    assert memory is not None
+    assert [len(memory.shelf(j).rows_of(0, j)) for j in range(3)] == [4, 3, 4], "few examples: all of them"
+    again = Learner.load(tmp_path / "run", encoder=net())
+    assert torch.equal(again.predict("few", x, scores=True), learner.predict("few", x, scores=True))
+
+
+def test_a_small_task_that_joins_a_byte_budget_leaves_the_others_what_they_remember(tmp_path: Path) -> None:
+    """The budget would do for all examples: nobody loses any, and the ledger counts what is there."""
+    x, colour, *_ = scenes()
+    learner = Learner(net(), reprise.ER(), memory="100KB", out=tmp_path / "run", batch=4)
+    for name, n in (("first", 16), ("few", 3), ("last", 9)):
+        learner.learn(OwnTask.classify(name, (x[:n], colour[:n]), (x, colour), 3))
+        memory = learner.standing().memory
+        assert memory is not None
+        held = [len(memory.shelf(j).rows_of(0, j)) for j in range(len(learner.tasks))]
+        assert held == [16, 3, 9][: len(held)]
+        assert learner.ledger[-1]["bytes"]["inputs"] == sum(held) * 3 * 8 * 8
+    assert [row.split("│")[-2].strip() for row in learner.report().splitlines() if "%" in row] == [
+        "16",
+        "3",
+        "9",
+    ]
+
+
+# ---- progress
+
+
+def test_steps_are_told_to_whoever_asks(capsys: pytest.CaptureFixture[str]) -> None:
+    told: list[tuple[int, int]] = []
+    learner = Learner(net(), reprise.SGD(), **SHORT)
+    first, second, third = own_tasks()
+    learner.learn(first, progress=lambda done, total, what: told.append((done, total)))
+    assert told[-1][0] == told[-1][1] > 0
+    learner.learn(second, progress=False)
+    learner.learn(third)
+    assert capsys.readouterr().err == "", "no terminal, no bar"
 
 
 # ---- data of any origin

@@ -9,17 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from reprise.errors import InputError
 from reprise.examples import Gone
+from reprise.files import write_bytes
 from reprise.method import Method
 from reprise.methods import METHODS
+from reprise.models.outside import load_weights, weights_of
 from reprise.own_data import Form
 from reprise.own_tasks import OwnTask, Seen
 from reprise.results import read_json, write_json
 from reprise.tasks import Classify, Kind, Regress, Segment
 
 NAME = "learner.json"
+WEIGHTS = "encoder.safetensors"
+"""The weights that a user's encoder came with."""
 FORMAT = 1
 KINDS: dict[str, type] = {"classify": Classify, "segment": Segment, "regress": Regress}
 
@@ -41,6 +46,8 @@ class Page:
     ignore: int | None = None
     columns: list[str] | None = None
     """How targets are found in the data, where the task said so."""
+    names: list[str] | None = None
+    """Of the classes, where they have any."""
     finished: bool = False
     m: int | None = None
     bytes: dict[str, int] = field(default_factory=dict)
@@ -63,6 +70,7 @@ class Page:
             steps=steps,
             ignore=task.form.ignore,
             columns=None if task.form.columns is None else list(task.form.columns),
+            names=None if task.names is None else list(task.names),
         )
 
     @property
@@ -94,6 +102,12 @@ class Page:
         form = Form(self.kind["kind"], "", self.kind.get("classes"), self.ignore, columns)
         return OwnTask(self.name, form, data, data, norm=self.kind.get("norm", "l2"))
 
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a program that answers this task has to know of it."""
+        shape, dtype = self.row["x"]
+        return {"task": self.name, "kind": self.kind, "names": self.names, "input": shape, "dtype": dtype}
+
     def gone(self, part: str, why: str) -> Gone:
         """Examples of which only number and look are known."""
         row = {
@@ -108,6 +122,38 @@ class Book:
 
     settings: dict[str, Any]
     pages: list[Page] = field(default_factory=list)
+
+    @staticmethod
+    def open(folder: Path, settings: dict[str, Any], encoder: nn.Module | None) -> Book:
+        """The book in a folder, if its learner was made with these settings, or a new one. A user's encoder gets the
+        weights that it had when the learner was made."""
+        given = encoder if settings["encoder"] is None else None
+        if not (folder / NAME).exists():
+            return Book(settings)._begin(folder, given)
+        book = Book.read(folder)
+        for name, value in settings.items():
+            if book.settings.get(name) != value:
+                raise InputError(
+                    f"out: {folder} holds a learner with {name} {book.settings.get(name)!r}, here it is "
+                    f"{value!r}; name another folder, or use Learner.load."
+                )
+        if given is not None:
+            load_weights(given, folder / WEIGHTS)
+        return book
+
+    def _begin(self, folder: Path, encoder: nn.Module | None) -> Book:
+        if folder.exists() and any(folder.iterdir()):
+            raise InputError(f"out: {folder} is not empty and holds no learner; name a new folder.")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if encoder is not None:
+                write_bytes(folder / WEIGHTS, weights_of(encoder))
+            self.write(folder)
+        except OSError as error:
+            raise InputError(
+                f"out: {folder} cannot be written ({error.strerror}); name another folder."
+            ) from None
+        return self
 
     @property
     def finished(self) -> list[Page]:

@@ -163,8 +163,10 @@ def _demo(words: list[str]) -> int:
     parser.add_argument("--out", metavar="PATH", default="demo", help="folder for records and pictures")
     parser.add_argument("--seeds", metavar="N,N,...", default="0", help="seeds to run")
     known, docs = {name: field_hints("sgd")[name] for name in DEMO_FIELDS}, field_docs(Experiment)
+    chosen = {**stream_kind(commands.DEMO).protocol, **commands.DEMO_SETTINGS}
     for name, hint in known.items():
-        parser.add_argument(f"--{name}", metavar=placeholder(hint), help=docs[name])
+        about = f"{docs[name]} (default: {show_value(chosen[name])})"
+        parser.add_argument(f"--{name}", metavar=placeholder(hint), help=about)
     options = _read(parser, words, ("out", "seeds", *known))
     setting = make_setting({name: options.pop(name) for name in ("out", "seeds")})
     commands.demo(setting, options)

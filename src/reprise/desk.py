@@ -26,6 +26,7 @@ from reprise.runner import set_arithmetic
 from reprise.streams.stream import Normalise, Stream
 from reprise.tasks import Classify, Task
 from reprise.train import Trainer
+from reprise.types import Batch, Tree
 
 FIELDS = (
     *("memory", "m_per_task", "m_per_class", "optimizer", "lr", "batch", "replay", "p_replay", "bn"),
@@ -70,6 +71,8 @@ class Desk:
         smallest = min(len(task.train) for task in stream.tasks)
         if experiment.replay > smallest:  # a task of few examples is remembered whole
             experiment = replace(experiment, replay=smallest)
+        if seen is not None and experiment.batch > len(seen.train):  # and learned whole, in every step
+            experiment = replace(experiment, batch=len(seen.train))
         cell = Cell(settle(experiment, stream, parts), self.settings["seed"], stream, parts)
         # Modules of other people know nothing of lanes.
         return Trainer([cell], self.device, stacked=None if parts.built else False)
@@ -125,6 +128,21 @@ class Desk:
         restore(trainer, joined(trainer, [Checkpoint(tree_of(entry.parts), entry.values)]))
         return trainer
 
+    def answer(self, trainer: Trainer, index: int, x: Tensor) -> Tensor:
+        """What the method answers to images [n, …] of a task: logits or values [n, outputs, …]."""
+        engine, n = trainer.engine, len(x)
+        columns = {"x": x, "y": torch.zeros(n, dtype=torch.long), "task": torch.full((n,), index)}
+        columns = {name: column.to(self.device) for name, column in columns.items()}
+        if engine.stacked:
+            columns = {name: column.unsqueeze(0) for name, column in columns.items()}
+        memory = trainer.memory.columns(index) if trainer.memory is not None else {}
+
+        def predict(net: Any, batch: Batch, memory: Tree) -> Tensor:
+            return engine.method.predict(net, batch.x, batch.task, memory)
+
+        found = engine.compute(predict, engine.reader.batch(columns, index), memory)
+        return found[0] if engine.stacked else found
+
     # ---- data
     def read_test(self, name: str, data: Any) -> Examples:
         """Test data of a task that was learned before."""
@@ -141,6 +159,8 @@ class Desk:
                 f"task {seen.name!r}: images are {list(seen.input_shape)}, those of {pages[0].name!r} "
                 f"{list(known)}; resize them."
             )
+        if not pages and self.encoder is not None:
+            _require_features(self.encoder, seen.input_shape)
         if not self.stacked:
             return
         if not isinstance(seen.kind, Classify):
@@ -167,6 +187,28 @@ class Desk:
                 f"task {seen.name!r}: its head answers {list(found.shape[1:])} to an image, and the target asks "
                 f"for {list(wanted[1:])}; give a head that fits, or none."
             )
+
+
+def _require_features(encoder: nn.Module, shape: tuple[int, ...]) -> None:
+    """A dry run of a user's encoder: it must take the images, and answer with features or maps."""
+    was_training = encoder.training
+    dtype = next((p.dtype for p in encoder.parameters()), torch.float32)
+    try:
+        with torch.no_grad():
+            found = encoder.eval()(torch.zeros(2, *shape, dtype=dtype))
+    except (RuntimeError, ValueError, TypeError, AssertionError, IndexError) as error:
+        why = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise InputError(
+            f"encoder: it does not take images {list(shape)} ({why}); give others, or another encoder."
+        ) from None
+    finally:
+        encoder.train(was_training)
+    if not isinstance(found, Tensor) or found.dim() not in (2, 4) or len(found) != 2:
+        answer = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise InputError(
+            f"encoder: it answers {answer} to two images, and features are [2, d] or maps [2, c, h, w]; wrap it in a "
+            "module that gives one of these."
+        )
 
 
 def _per_channel(values: Sequence[float], shape: tuple[int, ...]) -> Tensor:

@@ -77,8 +77,8 @@ def export_task(learner: Learner, task: str, path: Path) -> Path:
     trainer, index = learner.standing(), learner.index(task)
     if trainer.stacked:
         raise InputError("export: load the learner on the cpu first: Learner.load(out, device='cpu').")
-    shape, dtype = learner.book.pages[index].row["x"]
-    counts = dtype == "uint8"
+    about = learner.book.pages[index].about
+    shape, counts = about["input"], about["dtype"] == "uint8"
     answer = Answer(
         trainer.engine.model, index, trainer.stream.normalise.mean, trainer.stream.normalise.std, counts
     ).eval()
@@ -86,7 +86,6 @@ def export_task(learner: Learner, task: str, path: Path) -> Path:
     drawn = draw.integers(0, 256, (3, *shape)) if counts else draw.normal(size=(3, *shape))
     images = torch.from_numpy(drawn.astype(np.uint8 if counts else np.float32))
     partial = path.with_name(path.name + PART)
-    about = {"task": task, "kind": learner.book.pages[index].kind, "input": shape, "dtype": dtype}
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         again = writers[path.suffix](answer, images, partial, about)

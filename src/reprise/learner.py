@@ -23,24 +23,22 @@ from reprise.archive import Archive
 from reprise.book import Book, Page, method_from_dict, method_to_dict
 from reprise.desk import Desk, experiment_of
 from reprise.errors import Diverged, InputError
-from reprise.files import remove_partial, write_bytes
+from reprise.files import remove_partial
 from reprise.keeping import GroupKeeper, Saving, Seat, go_on
 from reprise.locks import try_lock
 from reprise.method import Method
 from reprise.methods import CAR
 from reprise.models.encoders import ENCODERS
-from reprise.models.outside import load_weights, take_encoder, weights_of
+from reprise.models.outside import take_encoder
 from reprise.own_data import read_images
 from reprise.own_tasks import OwnTask, Seen, look_at
 from reprise.results import environment, make_record, save_record, trouble
 from reprise.runner import pick_device
 from reprise.stopping import Stopped
 from reprise.tasks import Regress
+from reprise.terminal import step_bar
 from reprise.train import Progress, Trainer
-from reprise.types import Batch, Tree
 
-WEIGHTS = "encoder.safetensors"
-"""The weights that a user's encoder came with."""
 AT_ONCE = 100
 """Images that are answered at once."""
 
@@ -134,9 +132,13 @@ class Learner:
         self.out = Path(out or tempfile.mkdtemp(prefix="reprise-"))
         if self.temporary:
             weakref.finalize(self, shutil.rmtree, self.out, ignore_errors=True)
-        self.book = self._open(settings, taken)
+        self.book = Book.open(self.out, settings, taken)
         self.desk = Desk(self.book, method, place, taken)
         self._trainer: Trainer | None = None
+
+    def __repr__(self) -> str:
+        known = ", ".join(self.tasks) or "none yet"
+        return f"Learner({self.settings['method']['name']}, out={str(self.out)!r}, tasks: {known})"
 
     # ---- learning
     def learn(
@@ -145,9 +147,13 @@ class Learner:
         epochs: int = 1,
         steps: int | None = None,
         replace: bool = False,
-        progress: Progress | None = None,
+        progress: Progress | bool = True,
     ) -> Scores:
         """Learn a task, and say how well all tasks are answered afterwards.
+
+        epochs    passes over the training data; or `steps`, a number of batches
+        progress  a bar where there is a terminal to show it on, none (False), or a function of (steps done, all
+                  steps, what is being done)
 
         A task that is finished is not learned again where data and settings are the same; an interrupted one goes on.
         Anything else is refused unless `replace` is said: then the learner goes back to before that task, and tasks
@@ -186,7 +192,7 @@ class Learner:
         return self.scores
 
     def _train(
-        self, index: int, seen: Seen, epochs: int, steps: int | None, progress: Progress | None
+        self, index: int, seen: Seen, epochs: int, steps: int | None, progress: Progress | bool
     ) -> None:
         remove_partial(self.folder)
         trainer = self.desk.trainer(seen, epochs, steps)
@@ -194,9 +200,9 @@ class Learner:
         seat = Seat(self.folder, "learner")
         go_on(trainer, [seat], _warn)
         keeper = GroupKeeper([seat], Saving(tasks=True), stopping.asked)
-        with stopping.listening(), stopping.heeding():
+        with stopping.listening(), stopping.heeding(), step_bar(progress) as told:
             try:
-                [outcome] = trainer.run(progress, keeper=keeper)
+                [outcome] = trainer.run(told, keeper=keeper)
             except Stopped as stop:
                 raise KeyboardInterrupt(
                     f"stopped where it can go on (signal {stop.number}); learn {seen.name!r} again to do so"
@@ -215,6 +221,11 @@ class Learner:
     def tasks(self) -> list[str]:
         """The names of the tasks learned so far."""
         return [page.name for page in self.book.finished]
+
+    def classes(self, task: str) -> list[str]:
+        """The names of a task's classes, or their numbers where they have no names; none where it has no classes."""
+        page = self.book.pages[self.index(task)]
+        return page.names or [str(number) for number in range(page.kind.get("classes", 0))]
 
     @property
     def matrix(self) -> dict[str, list[list[float | None]]]:
@@ -252,7 +263,8 @@ class Learner:
 
     @property
     def ledger(self) -> list[dict[str, Any]]:
-        """After each task: examples of every task that were remembered, and all bytes the method kept, by kind."""
+        """After each task: examples remembered of every task (of a smaller one, all of it), and all bytes the method
+        kept, by kind."""
         return [
             {"after": page.name, "m_per_task": self._share(page.m, j + 1), "bytes": page.bytes}
             for j, page in enumerate(self.book.finished)
@@ -280,22 +292,8 @@ class Learner:
         trainer, index = self.standing(), self.index(task)
         page = self.book.pages[index]
         x = read_images(images, page.row["x"][0])
-        found = torch.cat([self._answer(trainer, index, part) for part in x.split(AT_ONCE)]).cpu()
+        found = torch.cat([self.desk.answer(trainer, index, part) for part in x.split(AT_ONCE)]).cpu()
         return found if scores or isinstance(page.make_kind(), Regress) else found.argmax(1)
-
-    def _answer(self, trainer: Trainer, index: int, x: Tensor) -> Tensor:
-        engine, n = trainer.engine, len(x)
-        columns = {"x": x, "y": torch.zeros(n, dtype=torch.long), "task": torch.full((n,), index)}
-        columns = {name: column.to(self.desk.device) for name, column in columns.items()}
-        if engine.stacked:
-            columns = {name: column.unsqueeze(0) for name, column in columns.items()}
-        memory = trainer.memory.columns(index) if trainer.memory is not None else {}
-
-        def answer(net: Any, batch: Batch, memory: Tree) -> Tensor:
-            return engine.method.predict(net, batch.x, batch.task, memory)
-
-        found = engine.compute(answer, engine.reader.batch(columns, index), memory)
-        return found[0] if engine.stacked else found
 
     def report(self) -> str:
         """What was learned, forgotten and remembered, as a table; with the extra `report` also as a page in
@@ -377,34 +375,6 @@ class Learner:
     @property
     def _archive(self) -> Archive:
         return Archive(self.folder / "checkpoints")
-
-    def _open(self, settings: dict[str, Any], encoder: nn.Module | None) -> Book:
-        """The book in the folder, if it is this learner's, or a new one."""
-        given = encoder if settings["encoder"] is None else None
-        if not (self.out / "learner.json").exists():
-            if self.out.exists() and any(self.out.iterdir()):
-                raise InputError(f"out: {self.out} is not empty and holds no learner; name a new folder.")
-            book = Book(settings)
-            try:
-                self.out.mkdir(parents=True, exist_ok=True)
-                if given is not None:
-                    write_bytes(self.out / WEIGHTS, weights_of(given))
-                book.write(self.out)
-            except OSError as error:
-                raise InputError(
-                    f"out: {self.out} cannot be written ({error.strerror}); name another folder."
-                ) from None
-            return book
-        book = Book.read(self.out)
-        for name, value in settings.items():
-            if book.settings.get(name) != value:
-                raise InputError(
-                    f"out: {self.out} holds a learner with {name} {book.settings.get(name)!r}, here it is "
-                    f"{value!r}; name another folder, or use Learner.load."
-                )
-        if given is not None:
-            load_weights(given, self.out / WEIGHTS)
-        return book
 
     def _place_of(self, task: OwnTask, replace: bool) -> int:
         """Which task of the stream it is; an interrupted one must be finished first."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from reprise.errors import InputError
+from reprise.files import write_text
 from reprise.values import show_bytes
 
 if TYPE_CHECKING:
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 def report_table(learner: Learner) -> str:
     """The table as text. An accuracy is lost by so many points; of a loss, so many percent are gained."""
     table = Table(
-        title=f"{learner.settings['method']['name']}, {len(learner.tasks)} tasks", title_justify="left"
+        title=f"{learner.settings['method']['name']}, {len(learner.tasks)} task{'s' * (len(learner.tasks) != 1)}",
+        title_justify="left",
     )
     for name in ("task", "when learned", "now", "forgotten", "examples kept"):
         table.add_column(name, justify="left" if name == "task" else "right")
@@ -30,10 +33,10 @@ def report_table(learner: Learner) -> str:
         share = learner.ledger[-1]["m_per_task"]
         table.add_row(
             name,
-            _shown(then, judged),
-            _shown(now, judged),
-            "–" if lost is None else f"{100 * lost:+.1f} points" if judged else f"{lost:+.0f} % loss",
-            "–" if share is None else str(share),
+            score_text(then, judged),
+            score_text(now, judged),
+            forgotten_text(lost, judged),
+            "–" if share is None else str(min(share, learner.book.pages[j].train)),
         )
     text = io.StringIO()
     console = Console(file=text, width=100)
@@ -46,20 +49,30 @@ def report_table(learner: Learner) -> str:
 
 
 def write_page(learner: Learner) -> str:
-    """The offline page of the learner's record, and the line that names it; nothing without the extra, or where the
-    folder goes when the learner does."""
-    if learner.temporary:
+    """The learner's offline page, and the line that names it, or says how to get one; nothing where the folder goes
+    when the learner does."""
+    if learner.temporary or not learner.tasks:
         return ""
     try:
-        from reprise.report.write import write_report
+        from reprise.report.learner_page import make_learner_page
     except ImportError:
-        return ""
-    if not (learner.folder / "record.json").exists():
-        return ""
-    return f"Page: {write_report([learner.out], learner.out / 'report')}\n"
+        return "For a page with curves and pictures: pip install 'reprise-cl[report]'\n"
+    page = learner.out / "report" / "index.html"
+    try:
+        page.parent.mkdir(exist_ok=True)
+        write_text(page, make_learner_page(learner))
+    except OSError as error:
+        raise InputError(f"out: {page} cannot be written ({error.strerror}); make room for it.") from None
+    return f"Page: {page}\n"
 
 
-def _shown(value: float | None, judged: bool) -> str:
+def forgotten_text(lost: float | None, judged: bool) -> str:
+    if lost is None:
+        return "–"
+    return f"{100 * lost:+.1f} points" if judged else f"{lost:+.0f} % loss"
+
+
+def score_text(value: float | None, judged: bool) -> str:
     if value is None:
         return "not measured"
     return f"{100 * value:.1f} %" if judged else f"{value:.4g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -78,9 +79,16 @@ def row_specs(engine: Engine, method: Method, stream: Stream) -> list[Spec]:
 def make_memory(engine: Engine, method: Method, stream: Stream, quotas: Sequence[Quota]) -> Memory:
     """Empty shelves for the quotas of all lanes."""
     device = next(iter(engine.params.values())).device
-    capacities = [quota.capacity for quota in quotas]
-    shelves = [Shelf(capacities, spec, engine.stacked, device) for spec in row_specs(engine, method, stream)]
+    shelves = [
+        Shelf([rows_of_shelf(quota, stream, task) for quota in quotas], spec, engine.stacked, device)
+        for task, spec in enumerate(row_specs(engine, method, stream))
+    ]
     return Memory(shelves, len(stream.tasks))
+
+
+def rows_of_shelf(quota: Quota, stream: Stream, task: int) -> int:
+    """Of one that all tasks share, all rows; of a task's own, no more than the task has examples."""
+    return quota.capacity if stream.shared_head else min(quota.capacity, len(stream.tasks[task].train))
 
 
 def state_bytes(state: Tree, lanes: int) -> dict[str, int]:
@@ -204,14 +212,18 @@ def _count(experiment: Experiment, fill: str, stream: Stream) -> int:
             f"m: {experiment.method_name} remembers examples; say how many with --m or --memory."
         )
     _quota(fill, stream, m)
-    if m > (most := _most(fill, stream)) and fill != "reservoir":
+    whole = stream.open_ended and not stream.shared_head  # a task of fewer examples is remembered whole
+    if m > (most := _most(fill, stream)) and fill != "reservoir" and not whole:
         raise InputError(f"m: {m} is more than there are examples to remember; use {most} or less.")
     return m
 
 
 def _most(fill: str, stream: Stream) -> int:
-    """The largest m for which every task has the examples."""
+    """The largest m for which every task has the examples; of an open-ended stream, for which any has them: a small
+    task that joins must not cost the others what they remember."""
     tasks, classes = stream.full_tasks or len(stream.tasks), stream.classes_per_task
+    if stream.open_ended and not stream.shared_head:
+        return max(len(task.train) for task in stream.tasks)
     if fill == "reservoir":
         return sum(len(task.train) for task in stream.tasks)
     if classes is None or fill == "uniform_task":
@@ -225,14 +237,15 @@ def _largest_m(engine: Engine, experiment: Experiment, stream: Stream, budget: i
     """The largest m whose memory and state, at their peak, fit into the budget."""
     state = sum(state_bytes(engine.state, 1).values())
     specs = row_specs(engine, experiment.method, stream)
-    rows = sum(sum(row_bytes(spec).values()) for spec in specs)
+    sizes = [sum(row_bytes(spec).values()) for spec in specs]
     tasks, classes = stream.full_tasks or len(stream.tasks), stream.classes_per_task
     unit = {"uniform_task": tasks, "reservoir": 1}.get(experiment.fill, tasks * (classes or 1))
     if classes is None:
         unit = 1
 
     def needed(m: int) -> int:
-        return state + rows * quota_of(experiment, stream, m).capacity
+        quota = quota_of(experiment, stream, m)
+        return state + sum(size * rows_of_shelf(quota, stream, task) for task, size in enumerate(sizes))
 
     smallest = needed(unit)
     if smallest > budget:
@@ -240,9 +253,8 @@ def _largest_m(engine: Engine, experiment: Experiment, stream: Stream, budget: i
             f"memory: {budget:,} bytes are less than the {smallest:,} that the smallest memory (m = {unit}) takes; "
             "give more."
         )
-    per_unit = smallest - state
-    affordable = (budget - state) // per_unit * unit
-    return min(affordable, _most(experiment.fill, stream) // unit * unit)
+    units = range(1, _most(experiment.fill, stream) // unit + 1)
+    return unit * bisect_right(units, budget, key=lambda count: needed(count * unit))
 
 
 def _smallest_integer(values: int) -> torch.dtype:

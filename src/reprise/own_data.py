@@ -214,6 +214,15 @@ def labels_of(dataset: Any, form: Form, source: ItemSource) -> Tensor:
     return found.long()
 
 
+def names_told(dataset: Any, columns: Sequence[str] | None) -> Any:
+    """The classes as a dataset names them: its `classes`, or those of a Hugging Face dataset's label column."""
+    features = getattr(dataset, "features", None)
+    if not isinstance(features, Mapping):
+        return getattr(dataset, "classes", None)
+    found = columns or _guess_columns(features)
+    return getattr(features.get(found[1]), "names", None) if found else None
+
+
 def read_images(images: Any, shape: Sequence[int]) -> Tensor:
     """Images to be answered [n, *shape]: an array of them, or a list of arrays or pictures."""
     form = Form("classify", "predict")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 
 from reprise.errors import InputError
 from reprise.examples import Examples, Source
-from reprise.own_data import LOOKED_AT, Form, ItemSource, hash_tree, is_pair, labels_of
+from reprise.own_data import LOOKED_AT, Form, ItemSource, hash_tree, is_pair, labels_of, names_told
+from reprise.streams.fetch import some
 from reprise.tasks import Classify, Kind, Regress, Segment
 from reprise.types import Tree
 
@@ -31,26 +33,40 @@ class OwnTask:
     test: Any
     head: nn.Module | None = None
     norm: Literal["l1", "l2"] = "l2"
+    names: tuple[str, ...] | None = None
+    """Of the classes, where they have any."""
 
     @staticmethod
     def classify(
         name: str,
         train: Any,
         test: Any,
-        classes: int,
+        classes: int | Sequence[str] | None = None,
         *,
         head: nn.Module | None = None,
         columns: tuple[str, ...] | None = None,
     ) -> OwnTask:
-        """One class per image: targets are numbers from 0 to classes - 1."""
-        return OwnTask(name, Form("classify", "", _count(name, classes), columns=columns), train, test, head)
+        """One class per image: targets are numbers from 0 to classes - 1.
+
+        classes  how many, or their names; a dataset that names them itself (`ImageFolder`, Hugging Face) needs none
+        """
+        count, names = _counted(name, classes, train, columns)
+        for part, data in (("train", train), ("test", test)):
+            own = getattr(data, "classes", None)
+            if names is not None and isinstance(own, list | tuple) and tuple(map(str, own)) != names:
+                raise InputError(
+                    f"task {name!r}, {part}: its classes are {some(map(str, own))}, and the task's {some(names)}; "
+                    "give both parts the same, in one order."
+                )
+        form = Form("classify", "", count, columns=columns)
+        return OwnTask(name, form, train, test, head, names=names)
 
     @staticmethod
     def segment(
         name: str,
         train: Any,
         test: Any,
-        classes: int,
+        classes: int | Sequence[str],
         *,
         ignore: int | None = None,
         head: nn.Module | None = None,
@@ -58,8 +74,8 @@ class OwnTask:
     ) -> OwnTask:
         """One class per pixel: targets [h, w] of numbers from 0 to classes - 1; `ignore` marks pixels that do not
         count."""
-        form = Form("segment", "", _count(name, classes), ignore, columns)
-        return OwnTask(name, form, train, test, head)
+        count, names = _counted(name, classes, train, columns)
+        return OwnTask(name, Form("segment", "", count, ignore, columns), train, test, head, names=names)
 
     @staticmethod
     def regress(
@@ -195,7 +211,23 @@ def _columns(data: Any, form: Form) -> Tree:
     return {"x": x} | columns
 
 
-def _count(name: str, classes: int) -> int:
+def _counted(
+    name: str, classes: int | Sequence[str] | None, train: Any, columns: Sequence[str] | None
+) -> tuple[int, tuple[str, ...] | None]:
+    """How many classes there are, and their names where they are known."""
+    known = names_told(train, columns) if classes is None else classes
+    if isinstance(known, list | tuple):
+        names = tuple(str(own) for own in known)
+        if len(set(names)) < len(names):
+            raise InputError(f"task {name!r}: two classes have one name in {list(names)}; name each once.")
+        return _count(name, len(names)), names
+    return _count(name, known), None
+
+
+def _count(name: str, classes: Any) -> int:
     if not isinstance(classes, int) or classes < 2:
-        raise InputError(f"task {name!r}: classes={classes!r} is no number of classes; give 2 or more.")
+        found = (
+            "classes: none were given" if classes is None else f"classes={classes!r} is no number of classes"
+        )
+        raise InputError(f"task {name!r}: {found}; give 2 or more, or their names.")
     return classes

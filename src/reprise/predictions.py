@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import colorsys
 import csv
 import io
 from collections.abc import Callable, Sequence
@@ -21,6 +22,11 @@ from reprise.own_folder import ENDINGS, read_picture
 from reprise.values import nearest
 
 AT_ONCE = 64
+COLOURS = [
+    (0.2, 0.2, 0.2),
+    *(colorsys.hsv_to_rgb(number * 0.381966 % 1, 0.65, 0.95) for number in range(1, 256)),
+]
+"""Of classes: the first one dark, as it mostly is the background; neighbours are far apart."""
 
 Ask = Callable[[Tensor], Tensor]
 
@@ -64,6 +70,8 @@ def _learner(folder: Path, task: str | None) -> tuple[dict[str, Any], Ask]:
             f"run: {folder} has modules of your own, which only your code can make; export the task in Python "
             "(learner.export(task, 'model.pt2')) and name that file."
         ) from None
+    if task is None and len(learner.tasks) == 1:
+        task = learner.tasks[0]
     if task not in learner.tasks:
         near = None if task is None else nearest(task, learner.tasks)
         hint = (
@@ -71,11 +79,10 @@ def _learner(folder: Path, task: str | None) -> tuple[dict[str, Any], Ask]:
             if near
             else f"choose one of {', '.join(learner.tasks) or 'none yet'}"
         )
-        raise InputError(f"task: {task!r} was not learned in {folder}; {hint}.")
-    page = learner.book.pages[learner.book.find(task) or 0]
-    shape, dtype = page.row["x"]
-    about = {"task": task, "kind": page.kind, "input": shape, "dtype": dtype}
-    return about, lambda images: learner.predict(str(task), images, scores=True)
+        found = "none was named" if task is None else f"{task!r} was not learned in {folder}"
+        raise InputError(f"task: {found}; {hint}.")
+    about = learner.book.pages[learner.index(task)].about
+    return about, lambda images: learner.predict(about["task"], images, scores=True)
 
 
 def _pictures(folder: Path) -> list[str]:
@@ -94,31 +101,37 @@ def _answers(about: dict[str, Any], ask: Ask, folder: Path, names: Sequence[str]
         yield from zip(part, ask(images).float(), strict=True)
 
 
-def _write_table(about: dict[str, Any], ask: Ask, folder: Path, names: Sequence[str], out: Path) -> str:
+def _write_table(about: dict[str, Any], ask: Ask, folder: Path, files: Sequence[str], out: Path) -> str:
+    """A line a picture: its class, by name where classes have names, and how sure the answer is; or its values."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     classes = about["kind"]["kind"] == "classify"
+    names = about.get("names")
     outputs = about["kind"].get("channels", 0)
     writer.writerow(
         ["file", "class", "probability"] if classes else ["file", *(f"value{i}" for i in range(outputs))]
     )
-    for name, answer in _answers(about, ask, folder, names):
+    for file, answer in _answers(about, ask, folder, files):
         if classes:
             likely = answer.softmax(0)
-            writer.writerow([name, int(likely.argmax()), f"{float(likely.max()):.4f}"])
+            number = int(likely.argmax())
+            writer.writerow([file, names[number] if names else number, f"{float(likely.max()):.4f}"])
         else:
-            writer.writerow([name, *(f"{float(value):.6g}" for value in answer)])
+            writer.writerow([file, *(f"{float(value):.6g}" for value in answer)])
     path = out / f"{about['task']}.csv"
     write_text(path, text.getvalue())
-    return f"{len(names)} answers: {path}"
+    return f"{len(files)} answers: {path}"
 
 
 def _write_maps(about: dict[str, Any], ask: Ask, folder: Path, names: Sequence[str], out: Path) -> str:
-    """Of classes a picture whose grey is the class; of values an array (.npy), and a picture from least to most."""
+    """Of classes a picture whose pixels are the class, each in a colour; of values an array (.npy), and a picture
+    from least to most."""
     for name, answer in _answers(about, ask, folder, names):
         stem = f"{Path(name).stem}.{about['task']}"
         if about["kind"]["kind"] == "segment":
-            _write_picture(out / f"{stem}.png", answer.argmax(0).to(torch.uint8).numpy())
+            shown = Image.fromarray(answer.argmax(0).to(torch.uint8).numpy(), "P")
+            shown.putpalette([int(255 * part) for colour in COLOURS for part in colour])
+            _write_picture(out / f"{stem}.png", shown)
             continue
         values = answer.numpy()
         content = io.BytesIO()
@@ -126,11 +139,12 @@ def _write_maps(about: dict[str, Any], ask: Ask, folder: Path, names: Sequence[s
         write_bytes(out / f"{stem}.npy", content.getvalue())
         least, most = float(values.min()), float(values.max())
         grey = ((values - least) / max(most - least, 1e-12) * 255).round().astype(np.uint8)
-        _write_picture(out / f"{stem}.png", grey.transpose(1, 2, 0) if len(grey) == 3 else grey[0])
+        shown = Image.fromarray(grey.transpose(1, 2, 0) if len(grey) == 3 else grey[0])
+        _write_picture(out / f"{stem}.png", shown)
     return f"{len(names)} answers: {out}"
 
 
-def _write_picture(path: Path, array: np.ndarray) -> None:
+def _write_picture(path: Path, picture: Image.Image) -> None:
     content = io.BytesIO()
-    Image.fromarray(array).save(content, "PNG")
+    picture.save(content, "PNG")
     write_bytes(path, content.getvalue())

@@ -65,6 +65,8 @@ def remember(
             quota = _share_of_seen(quota, phase.last, stream, own)
             for task in range(phase.last):
                 memory.shelf(task).shrink(lane, task, int(quota.per_task))
+        elif stream.open_ended and not stream.shared_head:  # a task of fewer examples is remembered whole
+            quota = replace(quota, per_task=min(quota.per_task, Fraction(len(phase.train))))
         picks.append(_pick(memory, lane, cell.seed, quota, phase, own, once[lane]))
     chosen = engine.method.select(engine, phase.train, [len(positions) for _, positions in picks])
     if chosen is not None:

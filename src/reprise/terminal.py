@@ -25,6 +25,9 @@ from reprise.progress import Notice, Outlook, Report, Watch
 from reprise.results import Record
 from reprise.values import show_bytes, show_value
 
+Stepped = Callable[[int, int, str], None]
+"""Told the steps done, all steps, and what is being done."""
+
 
 @contextmanager
 def progress_bars(console: Console) -> Iterator[Watch]:
@@ -42,6 +45,22 @@ def progress_bars(console: Console) -> Iterator[Watch]:
     # Groups differ in speed, and evaluations stand between the steps: the time left follows the last minutes.
     with Progress(*columns, console=console, transient=True, speed_estimate_period=300) as bars:
         yield _Bars(bars)
+
+
+@contextmanager
+def step_bar(wish: Stepped | bool) -> Iterator[Stepped | None]:
+    """Who is told of the steps of one run: a bar where there is a terminal, nobody, or the user's own function."""
+    console = Console(stderr=True)
+    if not isinstance(wish, bool):
+        yield wish
+        return
+    if not wish or not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TaskProgressColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bars:
+        bar = bars.add_task("")
+        yield lambda done, total, what: bars.update(bar, description=what, completed=done, total=total)
 
 
 class _Bars:

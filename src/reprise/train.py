@@ -157,7 +157,9 @@ class Trainer:
         self._clocks = {"total": time.perf_counter()}
         tell = progress or (lambda done, total, what: None)
         tasks = len(self.stream.tasks)
-        lengths = [self._steps(i, phase) for i, phase in enumerate(self.phases)]
+        # Tasks that an open-ended stream has behind it were learned with settings and sizes of their own.
+        first = self.cursor.phase if self.stream.open_ended else 0
+        lengths = [self._steps(i, self.phases[i]) for i in range(first, len(self.phases))]
         self._refuse_unseen()
         if self.cursor == Cursor(0, 0):
             for outcome, scores in zip(self.outcomes, self.accuracies(range(tasks)), strict=True):
@@ -171,9 +173,8 @@ class Trainer:
             orders = self._orders(i, phase)
             feed = self._feed(i, phase, orders)
 
-            def within(done: int, i: int = i, phase: Phase = phase) -> None:
-                place = f" ({i + 1}/{len(lengths)})" if len(lengths) > 1 else ""
-                tell(sum(lengths[:i]) + done, sum(lengths), phase.name + place)
+            place = f" ({i + 1}/{len(self.phases)})" if len(lengths) > 1 else ""
+            within = partial(_tell, tell, sum(lengths[: i - first]), sum(lengths), phase.name + place)
 
             if not self._timed("train", self._train, feed, i, phase, start, within, pause, keeper):
                 return self.outcomes
@@ -425,3 +426,8 @@ def _losses(stepper: Stepper, start: int, first: int, last: int, earlier: np.nda
         return earlier[:0] if first >= start else earlier
     table = made.float().cpu().numpy().reshape(len(made), -1)
     return np.concatenate([earlier, table]) if first < start else table
+
+
+def _tell(tell: Progress, before: int, total: int, what: str, done: int) -> None:
+    """Steps done in a phase, counted from the beginning of the run."""
+    tell(before + done, total, what)

@@ -37,6 +37,11 @@ def build_outside(name: str, seed: int) -> nn.Module:
         raise InputError(
             f"encoder: {name} needs {library}, which is not installed; pip install 'reprise-cl[{library}]'."
         ) from None
+    except (RuntimeError, OSError) as error:  # torchvision's way to say that it was built for another torch
+        raise InputError(
+            f"encoder: {library} cannot be imported ({str(error).splitlines()[0]}); torch and torchvision must be of "
+            "one release and from one place."
+        ) from None
     with torch_seeded(seed, "init", 0):
         make = _from_timm if library == "timm" else _from_torchvision
         try:

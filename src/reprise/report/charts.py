@@ -91,6 +91,11 @@ def colour(method: str) -> str:
     return COLOURS.get(method, OTHER)
 
 
+def colour_of_place(place: int, places: int) -> str:
+    """A colour for one of several lines that belong together."""
+    return f"hsl({int(330 * place / places)}, 55%, 50%)"
+
+
 def _styles(groups: Sequence[Group]) -> list[tuple[str, str, str]]:
     """Colour by method; dash and symbol by its place among the method's groups, the largest memory solid."""
     found = []
@@ -168,7 +173,7 @@ def _tasks(section: Section) -> list[View]:
             continue
         data = []
         for j, name in enumerate(curves.task_names(group)):
-            shade = f"hsl({int(330 * j / tasks)}, 55%, 50%)"
+            shade = colour_of_place(j, tasks)
             data.append(
                 {
                     **{"type": "scatter", "mode": "lines+markers", "name": label(name)},

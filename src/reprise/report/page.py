@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 import reprise
@@ -72,16 +72,11 @@ def make_page(
         view = PanelView(panel.task, panel.numbers, _panel_chart(index, panel))
         panel_runs.setdefault(panel.run, []).append(view)
     drawn = [*charts, *(view.chart for views in panel_runs.values() for view in views)]
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
-    template = environment.from_string(_asset("page.html"))
-    return template.render(
+    return template("page.html").render(
         title="Continual learning report",
         lead=_lead(found, sections),
         contents=_contents(bool(filled), charts),
-        css=Markup(_asset("page.css")),
-        js=Markup(_asset("page.js")),
-        plotly=Markup(packed_plotly()),
-        data=_json({"charts": [asdict(chart) for chart in drawn]}),
+        **fixtures(drawn),
         tables=[section_table(section) for section in sections],
         sheets=[_sheet(one) for one in filled],
         charts=charts,
@@ -97,6 +92,23 @@ def make_page(
         sections=[_described(section) for section in sections],
         footer=f"Made by reprise {reprise.__version__} from the records named above; nothing here is typed by hand.",
     )
+
+
+def template(name: str) -> Template:
+    """A template of ours; what it is given is escaped."""
+    return Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=False, loader=FunctionLoader(_asset)
+    ).get_template(name)
+
+
+def fixtures(charts: Sequence[Chart]) -> dict[str, Markup]:
+    """What every page carries: style, scripts, and the data of its charts."""
+    return {
+        "css": Markup(_asset("page.css")),
+        "js": Markup(_asset("page.js")),
+        "plotly": Markup(packed_plotly()),
+        "data": _json({"charts": [asdict(chart) for chart in charts]}),
+    }
 
 
 def _asset(name: str) -> str:
