@@ -308,6 +308,7 @@ def make(options: argparse.Namespace, method: str, more: dict[str, Any]) -> Expe
     steps = options.steps * (kind.reference_steps or 1) if method == "multitask" else options.steps
     given = {"size": options.size, "steps": steps, "precision": options.precision, "split": options.split}
     given |= {"encoder": options.encoder, "batch": options.batch}
+    given |= {} if options.lr is None else {"lr": options.lr}
     own = dict(field.split("=", 1) for field in options.set if field.split(".", 1)[0] == method)
     given |= {name.split(".", 1)[1]: value for name, value in own.items()}
     return make_experiment("taskonomy", method, given | more, kind.protocol_of(method))
@@ -394,6 +395,7 @@ def main() -> int:
     parser.add_argument("--tune", action="store_true", help="speed: cudnn.benchmark")
     parser.add_argument("--data", type=Path, help="study: a pack, or official folders")
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--lr", type=float, help="study: instead of the protocol's")
     parser.add_argument("--seeds", type=lambda text: [int(s) for s in text.split(",")], default=[0, 1])
     parser.add_argument("--memories", type=lambda text: [int(m) for m in text.split(",")], default=[16, 64])
     parser.add_argument(
