@@ -13,6 +13,7 @@ mer       the validation tasks, 5 seeds: MER whose remembered examples move Batc
 methods   17 tasks, 5 seeds, m = 85, 255 and 425: every method (--chosen FILE: as the grids chose; --second: only
           those for which another rate than the paper's was better, with it)
 ablations 17 tasks, 5 seeds, m = 85 and 425: CAR's distances and weights
+alternatives  17 tasks, 5 seeds, m = 85: ER and CAR under each other reading of what the paper leaves open
 
 Writes records.jsonl (one record a run) and time.json, and prints a table last. `--warm` first makes a few steps of
 every cell, so that kernels are compiled; the time is that of what follows.
@@ -38,7 +39,7 @@ from reprise.streams import STREAMS
 
 Settings = dict[str, object]
 SHOWN = (
-    *("m", "lr", "distance", "lam_fm", "store", "old_heads", "bn", "replay"),
+    *("m", "lr", "distance", "lam_fm", "store", "old_heads", "bn", "replay", "fill", "scope", "normalise"),
     *("lam", "reg", "beta", "s", "lam_anchor", "gamma", "alpha", "old_statistics"),
 )
 
@@ -145,6 +146,21 @@ def ablations() -> list[tuple[str, Settings]]:
             cells.append(("car", {"m": m, "distance": distance}))
         cells += [("car", {"m": m, "lam_fm": lam_fm}) for lam_fm in (0.25, 1.0, 10.0, 25.0, 100.0)]
     return cells
+
+
+def alternatives() -> list[tuple[str, Settings]]:
+    """One choice of docs/protocol.md changed at a time; the defaults first."""
+    readings: list[Settings] = [
+        {},
+        *({"fill": fill} for fill in ("uniform_task", "ring_class", "reservoir")),
+        *({"scope": scope} for scope in ("one_task", "each_task")),
+        {"replay": 10},
+        {"bn": "separate"},
+        {"old_heads": "hold"},
+        {"normalise": "mean_image"},
+    ]
+    cells = [(method, {"m": 85} | own) for own in readings for method in ("er", "car")]
+    return [*cells, ("car", {"m": 85, "store": "eval"}), ("car", {"m": 85, "reduction": "sum"})]
 
 
 def choose(records: list[dict]) -> dict[str, list[Settings]]:
