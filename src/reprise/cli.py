@@ -280,9 +280,9 @@ def _report(words: list[str]) -> int:
         "folders or .jsonl files."
     )
     parser = _parser("report", about, "[STORE ...] --out DIR [--embed-images] ")
-    parser.add_argument("sources", nargs="*", help="folders of runs, or .jsonl files (default: runs)")
+    parser.add_argument("sources", nargs="*", help="folders of runs, or .jsonl files; runs, if none is named")
     parser.add_argument(
-        "--out", metavar="DIR", default="report", help="folder for the report (default: report)"
+        "--out", metavar="DIR", default="report", help="folder for the report"
     )
     about = "show pictures of data that is not ours to copy (Taskonomy, ImageNet, CIFAR)"
     parser.add_argument("--embed-images", action="store_true", help=about)
@@ -389,7 +389,8 @@ def _add_fields(parser: ArgumentParser, title: str, kind: type, hints: Mapping[s
     group, docs = parser.add_argument_group(title), field_docs(kind)
     for field in fields(kind):
         if field.name in hints:
-            default = "" if field.default is None else f" (default: {show_value(field.default)})"
+            said = field.default is None or "(default" in docs.get(field.name, "")
+            default = "" if said else f" (default: {show_value(field.default)})"
             flags = dict.fromkeys((f"--{field.name}", f"--{field.name.replace('_', '-')}"))
             about = docs.get(field.name, "") + default
             group.add_argument(*flags, metavar=placeholder(hints[field.name]), help=about)
