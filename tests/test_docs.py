@@ -46,11 +46,11 @@ def test_the_blocks_of_a_guide_run_one_after_another(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     draw = np.random.default_rng(0)
-    for folder in ("train/cats", "train/dogs", "test/cats", "test/dogs"):
-        (tmp_path / "pictures" / folder).mkdir(parents=True)
+    for folder in (f"{a}/{b}/{c}" for a in ("pictures", "newer") for b in ("train", "test") for c in "xyz"):
+        (tmp_path / folder).mkdir(parents=True)
         for i in range(4):
             picture = Image.fromarray(draw.integers(0, 256, (20, 24, 3), dtype=np.uint8))
-            picture.save(tmp_path / "pictures" / folder / f"{i}.png")
+            picture.save(tmp_path / folder / f"{i}.png")
     world: dict[str, object] = {"__name__": "guide"}
     for block in python_blocks(DOCS / name):
         exec(compile(block, name, "exec", dont_inherit=True), world)

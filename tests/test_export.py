@@ -60,6 +60,14 @@ def test_weights_are_plain_tensors(learner: Learner, tmp_path: Path) -> None:
         assert {"head.fc.weight", "encoder.stem.0.weight", "mean"} <= set(file.keys())
 
 
+def test_weights_of_our_own_encoders_are_written_and_read_again(tmp_path: Path) -> None:
+    """Their norms have no counter of batches."""
+    x, colour, *_ = scenes()
+    learner = Learner("resnet18-tiny", "sgd", **SHORT)
+    learner.learn(OwnTask.classify("colour", (x, colour), (x, colour), 3), steps=2)
+    assert learner.export("colour", tmp_path / "colour.safetensors").exists()
+
+
 def test_a_program_that_answers_otherwise_is_not_left_there(
     learner: Learner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

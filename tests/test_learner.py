@@ -159,7 +159,7 @@ def test_split_cifar_one_by_one_gives_the_matrix_of_the_command(
 def test_tasks_of_all_kinds_one_by_one_give_the_streams_matrix(method: reprise.Method) -> None:
     tasks = own_tasks()
     stream, parts = as_stream(tasks), OwnParts(net())
-    fields = {"optimizer": "adam", "lr": 0.01, "bn": "separate", "epochs": 1, **SHORT}
+    fields = {"optimizer": "adam", "lr": 0.01, "bn": "joint", "epochs": 1, **SHORT}
     m = {"m_per_task": 6} if method.replays else {}
     experiment = settle(Experiment("own", method, encoder="own", **fields, **m), stream, parts)
     trainer = Trainer([Cell(experiment, 0, stream, parts)], CPU)
@@ -294,7 +294,7 @@ def test_a_finished_task_returns_at_once_and_another_one_is_refused(
     sentence = "'colour': it was learned with other data; .* replace=True, which learns anew .and drops bright, grey."
     with pytest.raises(InputError, match=sentence):
         learner.learn(other)
-    with pytest.raises(InputError, match="was learned with another epochs"):
+    with pytest.raises(InputError, match="was learned with epochs=1, not 2"):
         learner.learn(tasks[2], epochs=2)
     learner.learn(other, replace=True)
     assert learner.tasks == ["colour"]
@@ -325,6 +325,8 @@ def test_loading_gives_the_same_answers_and_can_go_on(tmp_path: Path) -> None:
     tests = {task.name: task.test for task in tasks[:2]}
     tests["bright"] = (tests["bright"][0], torch.where(tests["bright"][1] == 0, 0, 1))
     assert loaded.evaluate(tests) == left.scores
+    given = {"encoder": net(seed=9), "heads": {"colour": head}, "tests": tests}
+    loaded = Learner.load(tmp_path / "run", **given)
     loaded.learn(tasks[2])
     assert loaded.matrix == straight.matrix
 
@@ -340,6 +342,7 @@ def test_test_data_given_anew_is_read_as_the_task_was(tmp_path: Path) -> None:
     assert loaded.evaluate({"bright": (x, bright)}) == learner.scores
 
 
+@pytest.mark.filterwarnings("ignore:tests. the test data")
 def test_without_the_old_test_data_a_row_has_gaps(tmp_path: Path) -> None:
     tasks = own_tasks()
     Learner(net(), reprise.ER(), m_per_task=6, out=tmp_path / "run", **SHORT).learn(tasks[0])
@@ -347,6 +350,54 @@ def test_without_the_old_test_data_a_row_has_gaps(tmp_path: Path) -> None:
     loaded.learn(tasks[1])
     assert loaded.matrix["loss"][1][0] is None
     assert loaded.matrix["loss"][1][1] is not None
+
+
+def test_gaps_are_said_and_filled_in_where_the_test_data_is_given_later(tmp_path: Path) -> None:
+    tasks = own_tasks()[:2]
+    how: dict[str, Any] = {"m_per_task": 6, **SHORT}
+    straight = Learner(net(), reprise.ER(), **how)
+    for task in tasks:
+        straight.learn(task)
+    Learner(net(), reprise.ER(), out=tmp_path / "run", **how).learn(tasks[0])
+    loaded = Learner.load(tmp_path / "run", encoder=net())
+    with pytest.warns(UserWarning, match=f"tests: the test data of {tasks[0].name!r} is not here"):
+        loaded.learn(tasks[1])
+    assert loaded.forgetting == {tasks[0].name: None}
+    later = Learner.load(tmp_path / "run", encoder=net(), tests={task.name: task.test for task in tasks})
+    assert later.matrix == straight.matrix
+    assert later.forgetting == straight.forgetting
+
+
+def test_data_given_to_evaluate_is_used_once() -> None:
+    tasks = own_tasks()[:2]
+    twin, learner = (Learner(net(), reprise.ER(), m_per_task=6, **SHORT) for _ in range(2))
+    for own in (twin, learner):
+        own.learn(tasks[0])
+    usual = learner.evaluate()
+    assert learner.evaluate({tasks[0].name: tasks[0].train}) != usual
+    assert learner.evaluate() == usual
+    for own in (twin, learner):
+        own.learn(tasks[1])
+    assert learner.matrix == twin.matrix
+
+
+def test_methods_have_names() -> None:
+    assert Learner(net(), "er", m_per_task=6, **SHORT).method == reprise.ER()
+    with pytest.raises(InputError, match="method: 'carr' is not known; the nearest one is car"):
+        Learner(net(), "carr", m_per_task=6)
+    with pytest.raises(InputError, match="method: 3 is no method"):
+        Learner(net(), 3, m_per_task=6)  # type: ignore[arg-type]
+
+
+def test_images_are_all_of_one_sort() -> None:
+    x, colour, *_ = scenes()
+    learner = Learner(net(), "sgd", **SHORT)
+    learner.learn(OwnTask.classify("counts", (x, colour), (x, colour), 3))
+    with pytest.raises(InputError, match="predict: images are float32; this learner takes uint8"):
+        learner.predict("counts", x.float())
+    real = (x.float() / 255, colour)
+    with pytest.raises(InputError, match="task 'real': images are float32, those of 'counts' uint8"):
+        learner.learn(OwnTask.classify("real", real, real, 3))
 
 
 # ---- guard rails
@@ -479,6 +530,7 @@ def test_the_page_of_a_report_names_the_tasks(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore:tests. the test data")
 def test_a_page_of_a_learner_without_test_data_has_gaps_and_no_answers(tmp_path: Path) -> None:
     first, second, _ = own_tasks()
     learner = Learner(net(), reprise.SGD(), out=tmp_path / "<run>", **SHORT)

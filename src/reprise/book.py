@@ -21,6 +21,7 @@ from reprise.own_data import Form
 from reprise.own_tasks import OwnTask, Seen
 from reprise.results import read_json, write_json
 from reprise.tasks import Classify, Kind, Regress, Segment
+from reprise.values import nearest
 
 NAME = "learner.json"
 WEIGHTS = "encoder.safetensors"
@@ -86,9 +87,13 @@ class Page:
             "hash": "other data",
             "train": "another number of examples",
             "row": "examples of another shape",
+            "kind": "targets of another kind",
+            "own_head": "another head",
         }
         found = [
-            words.get(name, f"another {name}") for name in self.asked if self.asked[name] != other.asked[name]
+            words.get(name, f"{name}={self.asked[name]}, not {other.asked[name]}")
+            for name in self.asked
+            if self.asked[name] != other.asked[name]
         ]
         return " and ".join(found) or None
 
@@ -188,6 +193,19 @@ def method_to_dict(method: Method) -> dict[str, Any]:
             f"method: {type(method).__name__} is not in the table of methods; put it into METHODS under a name."
         )
     return {"name": name, **dataclasses.asdict(method)}
+
+
+def find_method(method: Method | str | None) -> Method:
+    """A method, the one of that name as it is by default, or CAR."""
+    if isinstance(method, str):
+        if method not in METHODS:
+            near = nearest(method, METHODS)
+            way_out = f"the nearest one is {near}" if near else f"choose one of {', '.join(METHODS)}"
+            raise InputError(f"method: {method!r} is not known; {way_out}.")
+        return METHODS[method]()
+    if method is not None and not isinstance(method, Method):
+        raise InputError(f"method: {method!r} is no method; give its name, or one such as reprise.CAR().")
+    return METHODS["car"]() if method is None else method
 
 
 def method_from_dict(values: Mapping[str, Any]) -> Method:

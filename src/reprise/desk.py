@@ -159,6 +159,11 @@ class Desk:
                 f"task {seen.name!r}: images are {list(seen.input_shape)}, those of {pages[0].name!r} "
                 f"{list(known)}; resize them."
             )
+        if pages and (pages[0].row["x"][1] == "uint8") != (seen.row["x"].dtype == torch.uint8):
+            raise InputError(
+                f"task {seen.name!r}: images are {str(seen.row['x'].dtype).removeprefix('torch.')}, those of "
+                f"{pages[0].name!r} {pages[0].row['x'][1]}; give all of them as uint8, or all as real numbers."
+            )
         if not pages and self.encoder is not None:
             _require_features(self.encoder, seen.input_shape)
         if not self.stacked:

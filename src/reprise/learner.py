@@ -20,14 +20,14 @@ from torch import Tensor, nn
 
 from reprise import metrics, stopping
 from reprise.archive import Archive
-from reprise.book import Book, Page, method_from_dict, method_to_dict
+from reprise.book import Book, Page, find_method, method_from_dict, method_to_dict
 from reprise.desk import Desk, experiment_of
 from reprise.errors import Diverged, InputError
+from reprise.examples import Examples
 from reprise.files import remove_partial
 from reprise.keeping import GroupKeeper, Saving, Seat, go_on
 from reprise.locks import try_lock
 from reprise.method import Method
-from reprise.methods import CAR
 from reprise.models.encoders import ENCODERS
 from reprise.models.outside import take_encoder
 from reprise.own_data import read_images
@@ -52,7 +52,7 @@ class Learner:
 
     encoder    any module from images [n, c, h, w] to features [n, d] or [n, c, h, w]: it is copied, never changed; or
                a name: one of ours (`resnet18-reduced`, …), `timm:NAME`, `torchvision:NAME` (`timm:NAME:pretrained`)
-    method     how forgetting is held off; `reprise.CAR()` if nothing is said
+    method     how forgetting is held off: a method, or its name; `reprise.CAR()` if nothing is said
     memory     a budget in bytes ("64MB") for all that the method keeps: shares shrink when a task joins
     m_per_task, m_per_class  the same as a number of examples, which no later task changes
     out        folder of checkpoints, record and log; a temporary one if nothing is said
@@ -60,13 +60,15 @@ class Learner:
                step may replay several of them at once (plain SGD only; the Split protocol)
     room       tasks that stacked heads and shares of the memory are laid out for, if known: within it nothing
                shrinks, and a task is learned to the bit as in a stream of so many
+    bn         joint: images of the current task and remembered ones pass the encoder together, so that BatchNorm's
+               statistics are those of all tasks, as they are when it answers; separate: one pass each
     mean, std  what uint8 images are normalised by, for all channels or each
     """
 
     def __init__(
         self,
         encoder: nn.Module | str,
-        method: Method | None = None,
+        method: Method | str | None = None,
         memory: str | None = None,
         out: str | Path | None = None,
         *,
@@ -79,7 +81,7 @@ class Learner:
         batch: int = 32,
         replay: int | None = None,
         p_replay: float | None = None,
-        bn: Literal["joint", "separate"] | None = None,
+        bn: Literal["joint", "separate"] = "joint",
         clip: float | None = None,
         mean: Numbers = 0.5,
         std: Numbers = 0.25,
@@ -88,7 +90,7 @@ class Learner:
         precision: Literal["float32", "tf32", "bf16", "float64"] = "float32",
         seed: int = 0,
     ) -> None:
-        method = CAR() if method is None else method
+        method = find_method(method)
         stacked, own = heads == "stacked", not (isinstance(encoder, str) and encoder in ENCODERS)
         optimizer = optimizer or ("sgd" if stacked else "adam")
         if method.replays and memory is None and m_per_task is None and m_per_class is None:
@@ -116,7 +118,7 @@ class Learner:
             "batch": batch,
             "replay": batch if replay is None else replay,
             "p_replay": p_replay,
-            "bn": bn or ("joint" if stacked else "separate"),
+            "bn": bn,
             "clip": clip,
             "mean": _listed(mean),
             "std": _listed(std),
@@ -176,6 +178,11 @@ class Learner:
         if known is None:
             self.book.pages.append(page)
             self.book.write(self.out)
+        if unknown := [name for name in self.tasks if name not in self.desk.tests]:
+            _warn(
+                f"tests: the test data of {', '.join(map(repr, unknown))} is not here, so what is forgotten of it is "
+                f"not measured; give it as Learner.load(…, tests={{{unknown[0]!r}: data}})."
+            )
         with try_lock(self.folder) as mine:
             if not mine:
                 raise InputError(
@@ -271,27 +278,23 @@ class Learner:
         ]
 
     def evaluate(self, data: Mapping[str, Any] | None = None) -> Scores:
-        """Loss and accuracy of every task by its test data, or by data given anew (by the task's name)."""
-        trainer = self.standing()
+        """Loss and accuracy of every task by its test data; or by other data (by the task's name), used this once."""
         names = self.tasks if data is None else list(data)
-        places = [self.index(name) for name in names]
-        for name, place in zip(names, places, strict=True):
-            if data is not None:
-                self.desk.tests[name] = self.desk.read_test(name, data[name])
-            elif name not in self.desk.tests:
+        for name in names:
+            self.index(name)
+            if data is None and name not in self.desk.tests:
                 raise InputError(
                     f"evaluate: the test data of {name!r} is not here any more; give it as "
                     f"evaluate({{{name!r}: data, …}})."
                 )
-            trainer.tests[place] = self.desk.tests[name].to(self.desk.device)
-        [scores] = trainer.evaluator.scores(places)
-        return {n: {"loss": loss, "accuracy": right} for n, (loss, right) in zip(names, scores, strict=True)}
+        asked = {n: self.desk.tests[n] if data is None else self.desk.read_test(n, data[n]) for n in names}
+        return self._measured(asked)
 
     def predict(self, task: str, images: Any, scores: bool = False) -> Tensor:
         """Answers [n, …] to images [n, c, h, w]: classes, a class per pixel, or values; with `scores` the logits."""
         trainer, index = self.standing(), self.index(task)
         page = self.book.pages[index]
-        x = read_images(images, page.row["x"][0])
+        x = read_images(images, *page.row["x"])
         found = torch.cat([self.desk.answer(trainer, index, part) for part in x.split(AT_ONCE)]).cpu()
         return found if scores or isinstance(page.make_kind(), Regress) else found.argmax(1)
 
@@ -342,7 +345,7 @@ class Learner:
             learner.index(task)
             learner.desk.tests[task] = learner.desk.read_test(task, data)
         if learner.tasks:
-            learner.standing()
+            learner._fill_in()
         return learner
 
     # ---- what its other parts ask of it
@@ -372,6 +375,36 @@ class Learner:
         return self._trainer
 
     # ---- inside
+    def _measured(self, examples: Mapping[str, Examples]) -> Scores:
+        """By task, on these examples."""
+        trainer = self.standing()
+        places = {self.index(name): own.to(self.desk.device) for name, own in examples.items()}
+        usual = {place: trainer.tests[place] for place in places}
+        try:
+            for place, own in places.items():
+                trainer.tests[place] = own
+            [scores] = trainer.evaluator.scores(list(places))
+        finally:
+            for place, own in usual.items():
+                trainer.tests[place] = own
+        both = zip(examples, scores, strict=True)
+        return {name: {"loss": loss, "accuracy": right} for name, (loss, right) in both}
+
+    def _fill_in(self) -> None:
+        """Measure what could not be measured when the last task was learned: the weights are still those."""
+        outcome = self.standing().outcomes[0]
+        row = outcome.loss[-1]
+        assert row is not None
+        missing = [name for j, name in enumerate(self.tasks) if row[j] is None and name in self.desk.tests]
+        if not missing:
+            return
+        for name, found in self._measured({name: self.desk.tests[name] for name in missing}).items():
+            for kind, rows in (("loss", outcome.loss), ("accuracy", outcome.accuracy)):
+                last = rows[-1]
+                assert last is not None
+                last[self.index(name)] = found[kind]
+        self._record()
+
     @property
     def _archive(self) -> Archive:
         return Archive(self.folder / "checkpoints")

@@ -223,8 +223,8 @@ def names_told(dataset: Any, columns: Sequence[str] | None) -> Any:
     return getattr(features.get(found[1]), "names", None) if found else None
 
 
-def read_images(images: Any, shape: Sequence[int]) -> Tensor:
-    """Images to be answered [n, *shape]: an array of them, or a list of arrays or pictures."""
+def read_images(images: Any, shape: Sequence[int], dtype: str) -> Tensor:
+    """Images to be answered [n, *shape], of the learner's dtype: an array, or a list of arrays or pictures."""
     form = Form("classify", "predict")
     if isinstance(images, Tensor | np.ndarray) and images.ndim == len(shape) + 1:
         x = torch.as_tensor(images)
@@ -233,6 +233,9 @@ def read_images(images: Any, shape: Sequence[int]) -> Tensor:
         x = torch.stack([form.image(image) for image in images])
     if list(x.shape[1:]) != list(shape):
         raise form.refuse(f"images are {list(x.shape[1:])}, the learner's {list(shape)}", "resize them")
+    if (x.dtype == torch.uint8) != (dtype == "uint8"):
+        wanted = "uint8 from 0 to 255" if dtype == "uint8" else "real numbers, as they were when it learned"
+        raise form.refuse(f"images are {str(x.dtype).removeprefix('torch.')}", f"this learner takes {wanted}")
     return x if x.dtype == torch.uint8 else x.float()
 
 

@@ -221,6 +221,12 @@ def _counted(
         if len(set(names)) < len(names):
             raise InputError(f"task {name!r}: two classes have one name in {list(names)}; name each once.")
         return _count(name, len(names)), names
+    told = names_told(train, columns)
+    if isinstance(told, list | tuple) and isinstance(known, int) and len(told) != known:
+        raise InputError(
+            f"task {name!r}: classes={known}, and its data has {len(told)} ({some(map(str, told))}); leave "
+            "classes out."
+        )
     return _count(name, known), None
 
 

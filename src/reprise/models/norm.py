@@ -40,6 +40,10 @@ class Norm(nn.BatchNorm2d):
         self.kernels = False
         self.ranks: Ranks | None = None
 
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        # BatchNorm's own asks for the counter.
+        nn.Module._load_from_state_dict(self, *arguments)
+
     def forward(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
         """relu(norm(x) + plus); x and plus [n, c, h, w] may be of less precision than the statistics."""
         if self.kernels:
