@@ -281,9 +281,7 @@ def _report(words: list[str]) -> int:
     )
     parser = _parser("report", about, "[STORE ...] --out DIR [--embed-images] ")
     parser.add_argument("sources", nargs="*", help="folders of runs, or .jsonl files; runs, if none is named")
-    parser.add_argument(
-        "--out", metavar="DIR", default="report", help="folder for the report"
-    )
+    parser.add_argument("--out", metavar="DIR", default="report", help="folder for the report")
     about = "show pictures of data that is not ours to copy (Taskonomy, ImageNet, CIFAR)"
     parser.add_argument("--embed-images", action="store_true", help=about)
     options = _read(parser, words, ("out", "embed-images"))
