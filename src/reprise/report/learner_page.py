@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,16 +66,23 @@ def _tasks(learner: Learner) -> Table:
         kind = "accuracy" if judged else "loss"
         then, now, lost = matrix[kind][j][j], matrix[kind][-1][j], forgotten.get(page.name)
         what = KINDS[page.kind["kind"]]
+        length = page.epochs if page.steps is None else page.steps
+        learned = f"{length} {'epoch' if page.steps is None else 'step'}{'s' if length != 1 else ''}"
         rows.append(
             [
-                *(page.name, score_text(then, judged), score_text(now, judged), forgotten_text(lost, judged)),
+                *(page.name, score_text(now, judged), forgotten_text(lost, judged), score_text(then, judged)),
                 *(f"{page.kind['classes']} {what}" if "classes" in page.kind else what, kind),
-                *(str(page.train), str(page.test)),
+                *(learned, str(page.train), str(page.test)),
             ]
         )
-        sort.append([None, then, now, lost, None, None, page.train, page.test])
-    headings = ["task", "when learned", "now", "forgotten", "targets", "measured by", "train", "test"]
-    return Table("tasks", "Tasks", headings, rows, sort)
+        sort.append([None, now, lost, then, None, None, length, page.train, page.test])
+    headings = ["task", "now", "forgotten", "when learned", "targets", "measured by"]
+    table = Table("tasks", "Tasks", [*headings, "learned for", "train", "test"], rows, sort)
+    if any(score_text(None, True) in row for row in rows):
+        return replace(
+            table, note="Not measured: the test data was not here; Learner.load(…, tests=…) takes it."
+        )
+    return table
 
 
 def _over_time(learner: Learner) -> Chart | None:
@@ -136,21 +143,23 @@ def _matrix(learner: Learner) -> Chart | None:
 
 
 def _tables(learner: Learner) -> dict[str, np.ndarray]:
-    """[after, of] in percent where answers are right or wrong, elsewhere losses in units of each task's first."""
-    count = len(learner.tasks)
-    found = {ACCURACY: np.full((count, count), np.nan), RATIO: np.full((count, count), np.nan)}
-    matrix = learner.matrix
-    for j in range(count):
-        judged = matrix["accuracy"][j][j] is not None
-        rows = matrix["accuracy" if judged else "loss"]
-        first = rows[j][j] or 0.0
-        for i in range(j, count):
-            value = rows[i][j]
-            if value is not None and judged:
-                found[ACCURACY][i, j] = 100 * value
-            elif value is not None and first > 0:
-                found[RATIO][i, j] = value / first
+    """[after, of]: accuracies in percent where answers are right or wrong. Where some are neither, first what all
+    tasks have: losses in units of each task's first."""
+    loss, accuracy = (_square(learner.matrix[kind]) for kind in ("loss", "accuracy"))
+    found = {ACCURACY: 100 * accuracy}
+    if np.isnan(np.diagonal(accuracy)).any():
+        first = np.diagonal(loss)
+        found = {RATIO: loss / np.where(first > 0, first, np.nan)} | found
     return {name: table for name, table in found.items() if not np.isnan(table).all()}
+
+
+def _square(rows: Sequence[Sequence[float | None]]) -> np.ndarray:
+    """A row has the tasks there were by then; what was not measured is NaN."""
+    table = np.full((len(rows), len(rows)), np.nan)
+    for i, row in enumerate(rows):
+        for j, value in enumerate(row[: i + 1]):
+            table[i, j] = np.nan if value is None else value
+    return table
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:
