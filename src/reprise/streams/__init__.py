@@ -118,11 +118,11 @@ STREAMS: dict[str, StreamKind] = {
         protocol={
             **SCENES,
             **{"encoder": "resnet-rooms", "size": 64, "buildings": "48,8,8", "views": 32},
-            **{"batch": 16, "replay": 16, "steps": 150, "lr": 1e-3, "m": 16, "lam_fm": 1.0},
+            **{"batch": 16, "replay": 16, "steps": 150, "lr": 3e-3, "m": 16, "lam_fm": 0.1},
         },
         of_method={
             "multitask": {"steps": 450},
-            "ewc": {"lam": 1e4, "samples": 512, "fisher_batch": 16},
+            "ewc": {"lam": 1e5, "samples": 512, "fisher_batch": 16},
         },
         reference_steps=3,
         stacks=False,
