@@ -57,8 +57,9 @@ def command() -> Iterator[Any]:
 
 
 def wait_for(path: Path, pattern: str, seconds: float = 200) -> None:
+    """Until there is such a file with something in it: an empty log is there before the first step."""
     until = time.monotonic() + seconds
-    while not any(path.glob(pattern)):
+    while not any(found.is_dir() or found.stat().st_size for found in path.glob(pattern)):
         assert time.monotonic() < until, f"no {pattern} in {path}"
         time.sleep(0.05)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,6 +37,8 @@ from reprise.methods import METHODS
 from reprise.stopping import Stopped, listening
 from reprise.streams import STREAMS, stream_kind
 from reprise.values import placeholder, read_value, show_value
+
+INTERRUPTED = "interrupted; the same command goes on from what is saved."
 
 USAGE = """usage: reprise COMMAND ...
 
@@ -108,8 +111,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Stopped as stop:
         return _say("stopped where it can go on; the same command does.", 128 + stop.number)
     except KeyboardInterrupt:
-        return _say("interrupted; the same command goes on from what is saved.", 130)
+        return _say(INTERRUPTED, 130)
     except SystemExit as end:  # help, or a signal
+        if end.code == 128 + signal.SIGTERM:
+            return _say(INTERRUPTED, end.code)
         return end.code if isinstance(end.code, int) else 1
     except Exception as error:
         if not ranks.launched():
