@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,18 @@ def wait_for(path: Path, pattern: str, seconds: float = 200) -> None:
     while not any(found.is_dir() or found.stat().st_size for found in path.glob(pattern)):
         assert time.monotonic() < until, f"no {pattern} in {path}"
         time.sleep(0.05)
+
+
+def require_shared(processes: Sequence[subprocess.Popen[str]], folder: Path) -> None:
+    """Two commands end with the same four records, and leave nothing half done."""
+    told = []
+    for process in processes:
+        out, err = process.communicate(timeout=400)
+        assert process.returncode == 0, err
+        told.append(sorted(out.splitlines()))
+    assert told[0] == told[1]  # to the last digit of the times: nothing was trained twice
+    assert len(told[0]) == 4
+    assert [*folder.rglob("lock"), *folder.rglob("*.part")] == []
 
 
 # ---- signals
@@ -193,14 +205,7 @@ def test_two_commands_on_one_store(tmp_path: Path, command: Any) -> None:
     """Each cell is trained by one of them; both end with all records."""
     words = [*LINE, "--steps", "300", "--seeds", "0,1,2,3", "--json", "--out", str(tmp_path / "run")]
     processes = [command(words) for _ in range(2)]
-    told = []
-    for process in processes:
-        out, err = process.communicate(timeout=400)
-        assert process.returncode == 0, err
-        told.append(sorted(out.splitlines()))
-    assert told[0] == told[1]  # to the last digit of the times: nothing was trained twice
-    assert len(told[0]) == 4
-    assert [*tmp_path.rglob("lock"), *tmp_path.rglob("*.part")] == []
+    require_shared(processes, tmp_path)
 
 
 # ---- forks

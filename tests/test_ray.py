@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from test_cli import refused, timeless
-from test_interrupt import LINE, command, experiment, record_of, wait_for
+from test_interrupt import LINE, command, experiment, record_of, require_shared, wait_for
 
 from reprise import ray_pool
 from reprise.errors import InputError, WorkersLost
@@ -208,14 +208,7 @@ def test_two_commands_one_of_them_on_ray_share_a_store(tmp_path: Path, command: 
     """Each cell is trained by one worker, of whichever command; both end with all records."""
     words = [*LINE, "--steps", "300", "--seeds", "0,1,2,3", "--json", "--out", str(tmp_path / "run")]
     processes = [command(words), command([*words, "--ray", "local"])]
-    told = []
-    for process in processes:
-        out, err = process.communicate(timeout=400)
-        assert process.returncode == 0, err
-        told.append(sorted(out.splitlines()))
-    assert told[0] == told[1]  # to the last digit of the times: nothing was trained twice
-    assert len(told[0]) == 4
-    assert [*tmp_path.rglob("lock"), *tmp_path.rglob("*.part")] == []
+    require_shared(processes, tmp_path)
 
 
 def refuse(watch: Any, asked: Any) -> None:
