@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from reprise.errors import InputError
+from reprise.machine import cores
 from reprise.streams.check import CHECKS, Report, check
 from reprise.streams.fetch import fetch_cifar100
 from reprise.streams.rooms.worlds import Worlds, write_worlds
@@ -77,7 +78,7 @@ def pack_data(name: str, folder: Path, options: Mapping[str, Any]) -> None:
         raise InputError(f"data: {name!r} cannot be packed; only taskonomy can.")
     if not options.get("out"):
         raise InputError("out: no folder for the pack was given; name one with --out DIR.")
-    size, workers = _number(options, "size", 256), _number(options, "workers", os.cpu_count() or 1)
+    size, workers = _number(options, "size", 256), _number(options, "workers", cores())
     with _bar("packing views", MofNCompleteColumn()) as tell:
         done = pack(
             folder,
@@ -99,7 +100,7 @@ def write_rooms(folder: Path, options: Mapping[str, Any]) -> None:
         options.get("buildings") or "4,1,1", _number(options, "views", 32), _number(options, "size", 256)
     )
     with _bar("rendering worlds", MofNCompleteColumn()) as tell:
-        split = write_worlds(worlds, folder, _number(options, "workers", os.cpu_count() or 1), tell)
+        split = write_worlds(worlds, folder, _number(options, "workers", cores()), tell)
     run = f"reprise run taskonomy --method er --data {folder} --size {worlds.size} --buildings {split}"
     _say(f"{sum(worlds.counts)} worlds of {worlds.views} views in {folder}; train on them with", f"  {run}")
 

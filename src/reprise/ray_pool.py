@@ -19,8 +19,8 @@ import torch
 from reprise import stopping
 from reprise.errors import InputError, WorkersLost
 from reprise.groups import Job, group_name
+from reprise.machine import cores
 from reprise.progress import Notice, Outlook, Report, Watch
-from reprise.workers import cores
 
 LOCAL = "local"
 OBJECT_STORE_BYTES = 128 * 2**20

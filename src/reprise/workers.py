@@ -16,17 +16,13 @@ import torch
 
 from reprise import stopping
 from reprise.groups import Job, group_name
+from reprise.machine import cores
 from reprise.progress import Notice, Outlook, Report, Watch
 
 _reports: Any = None
 _stop: Any = None
 _orphaned = threading.Event()
 _busy = threading.Lock()
-
-
-def cores() -> int:
-    """Those this process may use: `taskset` and containers leave fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def many_cores() -> bool:

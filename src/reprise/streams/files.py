@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from reprise.errors import InputError
+from reprise.machine import cores
 from reprise.streams.fetch import CIFAR_FOLDER, PathLike, listing, locate, open_file, shown, some
 from reprise.streams.pickles import DAMAGE, load_pickle, text_of
 
@@ -21,7 +22,7 @@ CLASSES = 100
 CIFAR_PER_CLASS = {"train": 500, "test": 100}
 MINI_FOLDERS = ("train", "val")
 MINI_PICKLES = tuple(f"mini-imagenet-cache-{split}.pkl" for split in ("train", "val", "test"))
-THREADS = min(8, os.cpu_count() or 1)
+THREADS = min(8, cores())
 MAX_PIXELS = 1 << 26  # a picture that claims more is a decompression bomb, not a photograph
 GET_CIFAR = "get it with `reprise data fetch cifar100 --data DIR`"
 GET_MINI = "put {train,val}/<wnid>/*.jpg or mini-imagenet-cache-{train,val,test}.pkl of all 100 classes there"

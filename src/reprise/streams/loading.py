@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from reprise.errors import InputError
+from reprise.machine import cores
 from reprise.streams.cache import cache_folder, locked
 from reprise.streams.fetch import shown
 from reprise.streams.rooms.worlds import Worlds, pack_worlds
@@ -35,7 +36,7 @@ class Wanted:
 
     @property
     def processes(self) -> int:
-        return self.workers or os.cpu_count() or 1
+        return self.workers or cores()
 
     @property
     def readers(self) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from reprise.errors import InputError
+from reprise.machine import cores
 from reprise.streams.check import LISTED, Finding, Report
 from reprise.streams.fetch import PathLike, some
 from reprise.streams.taskonomy.domains import Domain, TaskonomyTask, domains_of, find_tasks
@@ -76,7 +76,7 @@ def _building(
 ) -> Iterator[Finding]:
     domains = domains_of(tasks)
     read = partial(_judge, building, domains=domains)
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # its map keeps the order
+    with ThreadPoolExecutor(min(8, cores())) as pool:  # its map keeps the order
         judged = []
         for found in pool.map(read, building.views):
             judged.append(found)
