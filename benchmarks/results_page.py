@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from reprise.experiments.places import printed_table
+from reprise.experiments.places import Metric, printed_table
 from reprise.metrics import forgetting_percent_per_task, performance_drop_percent_per_task
 from reprise.report.statistics import paired
 from reprise.results import Record
@@ -35,23 +35,11 @@ def records(file: str) -> tuple[Record, ...]:
     return tuple(json.loads(line) for line in path.read_text().splitlines()) if path.exists() else ()
 
 
-@dataclass(frozen=True)
-class Metric:
-    """A number of a record, and how it is shown."""
-
-    name: str
-    key: str
-    factor: float = 1.0
-    digits: int = 1
-    lower: bool = True
-    """Whether less of it is better."""
-
-
-FORGETTING = Metric("forgetting", "forgetting", digits=3)
-ACCURACY = Metric("accuracy %", "accuracy", 100.0, lower=False)
-LEARNING = Metric("learning accuracy %", "learning_accuracy", 100.0, lower=False)
-FORGETTING_PERCENT = Metric("forgetting %", "forgetting_percent")
-DROP = Metric("drop %", "performance_drop_percent")
+FORGETTING = Metric("forgetting", ("forgetting",), digits=3, lower_is_better=True)
+ACCURACY = Metric("accuracy %", ("accuracy",), 100.0)
+LEARNING = Metric("learning accuracy %", ("learning_accuracy",), 100.0)
+FORGETTING_PERCENT = Metric("forgetting %", ("forgetting_percent",), lower_is_better=True)
+DROP = Metric("drop %", ("performance_drop_percent",), lower_is_better=True)
 
 
 @dataclass(frozen=True)
@@ -72,8 +60,8 @@ class Cell:
 
     def values(self, metric: Metric) -> dict[int, float]:
         """By seed."""
-        found = {r["seed"]: r[metric.key] for r in self.runs()}
-        return {seed: metric.factor * value for seed, value in found.items() if value is not None}
+        found = {r["seed"]: metric.of(r) for r in self.runs()}
+        return {seed: value for seed, value in found.items() if value is not None}
 
     def show(self, metric: Metric) -> str:
         values = list(self.values(metric).values())
@@ -96,17 +84,17 @@ class Comparison:
     def line(self) -> list[str]:
         difference = paired(self.mine.values(self.metric), self.theirs.values(self.metric))
         if difference is None or difference.half is None:
-            return [self.about, self.metric.name, "not yet run", ""]
+            return [self.about, self.metric.title, "not yet run", ""]
         digits = self.metric.digits
         shown = f"{difference.mean:+.{digits}f} ± {difference.half:.{digits}f} ({difference.n} seeds)"
-        better = (difference.mean < 0) == self.metric.lower
+        better = (difference.mean < 0) == self.metric.lower_is_better
         if self.claim == "alike":
             verdict = "no difference seen" if not difference.clear else f"{'better' if better else 'worse'}"
         else:
             verdict = "yes" if better == (self.claim == "better") else "no"
             if not difference.clear:
                 verdict = f"{verdict}, in every seed" if self.unanimous() else "open"
-        return [self.about, self.metric.name, shown, verdict]
+        return [self.about, self.metric.title, shown, verdict]
 
     def unanimous(self) -> bool:
         mine, theirs = self.mine.values(self.metric), self.theirs.values(self.metric)
