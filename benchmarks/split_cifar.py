@@ -39,8 +39,8 @@ from reprise.streams import STREAMS
 
 Settings = dict[str, object]
 SHOWN = (
-    *("m", "lr", "distance", "lam_fm", "store", "old_heads", "bn", "replay", "fill", "scope", "normalise"),
-    *("lam", "reg", "beta", "s", "lam_anchor", "gamma", "alpha", "old_statistics"),
+    *("m", "lr", "distance", "lam_fm", "store", "reduction", "old_heads", "bn", "replay", "fill", "scope"),
+    *("normalise", "lam", "reg", "beta", "s", "lam_anchor", "gamma", "alpha", "old_statistics"),
 )
 
 
@@ -187,9 +187,9 @@ def _beside(values: Settings) -> Settings:
     return {name: values[name] for name in ("old_statistics",) if values.get(name)}
 
 
-SETS = {
-    f.__name__: f for f in (core, study, search, distances, readings, slower, grids, mer, methods, ablations)
-}
+VALIDATION = (search, distances, grids, mer)
+REPORTED = (core, study, readings, slower, methods, ablations, alternatives)
+SETS = {f.__name__: f for f in (*VALIDATION, *REPORTED)}
 
 
 def main() -> int:

@@ -238,54 +238,66 @@ def speed(options: argparse.Namespace) -> int:
             f"{found['name']:<44}{found['ms']:9.2f} ms {found['images_per_second']:9.0f} images/s", flush=True
         )
 
-    torch.backends.cudnn.benchmark = options.tune
-    for how in ("float32", "tf32", "bf16", *(["bf16 compile"] if options.compile else [])):
+    def empty() -> None:
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def plain(how: str) -> None:
         step = plain_step(device, batch, options.size, how)
         repeat(step, options.warm)()
         times = [timed(repeat(step, block), device) for _ in range(options.blocks)]
         say(row(f"plain loop, {how}{' channels-last' if how == 'bf16' else ''}", times, block, batch))
         del step
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-    variants: list[tuple[str, dict[str, Any]]] = [
-        ("", {}),
-        (", any order of sums", {"deterministic": False}),
-        *([(", any order, compiled", {"deterministic": False, "compiled": True})] if options.compile else []),
-    ]
-    for label, how in variants:
+        empty()
+
+    def compare(label: str, **how: Any) -> None:
+        """ER's and CAR's steps, current and replaying ones, in turn: all see the same clock speed."""
         ours = {name: OurSteps(name, device, options, **how) for name in ("er", "car")}
         kinds = [(name, replaying) for replaying in (False, True) for name in ours]
         times: dict[Any, list[float]] = {kind: [] for kind in kinds}
         for one in ours.values():
             one.run_of(False, options.warm)
             one.run_of(True, options.warm)
-        for _ in range(options.blocks):  # in turn, so that both see the same clock speed
+        for _ in range(options.blocks):
             for name, replaying in kinds:
                 set_arithmetic("bf16", ours[name].deterministic)
                 run = ours[name]
                 times[name, replaying].append(timed(lambda r=run, k=replaying: r.run_of(k, block), device))
         for (name, replaying), own in times.items():
             sort = "replaying" if replaying else "current"
-            say(row(f"ours, bf16, {name}, {sort} step{label}", own, block, batch))
+            say(row(f"ours, bf16, {name}, {sort} step{label and ', ' + label}", own, block, batch))
         medians = {kind: statistics.median(own) for kind, own in times.items()}
         halves = {name: medians[name, False] + medians[name, True] for name in ours}
-        overhead[label.strip(", ") or "deterministic"] = {
+        overhead[label or "deterministic"] = {
             "replaying_step_percent": 100 * (medians["car", True] / medians["er", True] - 1),
             "all_steps_percent": 100 * (halves["car"] / halves["er"] - 1),
         }
+        write()
         del ours
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-    for label, resident in (("on the GPU", True), ("mapped files", False)):
-        ours_er = OurSteps("er", device, options, resident=resident)
-        repeat(ours_er.step, 2 * options.warm)()
-        ours_er.feed.ahead.waited = 0.0
-        times_er = [timed(repeat(ours_er.step, block), device) for _ in range(options.blocks)]
-        share = ours_er.feed.ahead.waited / sum(times_er)
-        say(row(f"ours, bf16, er, all steps, data {label}", times_er, block, batch, host_wait_share=share))
+        empty()
+
+    def wait_for_data(label: str, resident: bool) -> None:
+        ours = OurSteps("er", device, options, resident=resident)
+        repeat(ours.step, 2 * options.warm)()
+        ours.feed.ahead.waited = 0.0
+        times = [timed(repeat(ours.step, block), device) for _ in range(options.blocks)]
+        share = ours.feed.ahead.waited / sum(times)
+        say(row(f"ours, bf16, er, all steps, data {label}", times, block, batch, host_wait_share=share))
         waiting[label] = {"ms": rows[-1]["ms"], "host_wait_share": share}
-        ours_er.feed.ahead.close()
-        del ours_er
+        ours.feed.ahead.close()
+        del ours
+        empty()
+
+    torch.backends.cudnn.benchmark = options.tune
+    for how in ("float32", "tf32", "bf16"):
+        plain(how)
+    compare("")
+    compare("any order of sums", deterministic=False)
+    wait_for_data("on the GPU", True)
+    wait_for_data("mapped files", False)
+    if options.compile:  # last: compiling takes minutes
+        plain("bf16 compile")
+        compare("any order, compiled", deterministic=False, compiled=True)
     write()
     print("CAR over ER:", json.dumps(overhead))
     print("data:", json.dumps(waiting))
