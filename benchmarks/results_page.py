@@ -9,270 +9,32 @@ records say.
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from claims import DRIFTS, building, car_cifar, claims_text, rooms, squeezed, summary
+from recorded import (
+    ACCURACY,
+    DROP,
+    FORGETTING,
+    FORGETTING_PERCENT,
+    LEARNING,
+    ROOT,
+    Cell,
+    records,
+    table,
+)
 
-from reprise.experiments.places import Metric, printed_table
+from reprise.experiments.places import printed_table
 from reprise.metrics import forgetting_percent_per_task, performance_drop_percent_per_task
-from reprise.report.statistics import paired
-from reprise.results import Record
+from reprise.report.leftovers import MEASURES
 from reprise.streams.scenes import task_names
 
-ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results.md"
-
-
-@cache
-def records(file: str) -> tuple[Record, ...]:
-    path = ROOT / "results" / file
-    return tuple(json.loads(line) for line in path.read_text().splitlines()) if path.exists() else ()
-
-
-FORGETTING = Metric("forgetting", ("forgetting",), digits=3, lower_is_better=True)
-ACCURACY = Metric("accuracy %", ("accuracy",), 100.0)
-LEARNING = Metric("learning accuracy %", ("learning_accuracy",), 100.0)
-FORGETTING_PERCENT = Metric("forgetting %", ("forgetting_percent",), lower_is_better=True)
-DROP = Metric("drop %", ("performance_drop_percent",), lower_is_better=True)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """The runs of one experiment: those of a file with this method and these fields."""
-
-    file: str
-    method: str
-    fields: dict[str, Any] = field(default_factory=dict)
-
-    def runs(self) -> list[Record]:
-        return [
-            r
-            for r in records(self.file)
-            if r["method"] == self.method
-            and all(r["configuration"].get(name) == value for name, value in self.fields.items())
-        ]
-
-    def values(self, metric: Metric) -> dict[int, float]:
-        """By seed."""
-        found = {r["seed"]: metric.of(r) for r in self.runs()}
-        return {seed: value for seed, value in found.items() if value is not None}
-
-    def show(self, metric: Metric) -> str:
-        values = list(self.values(metric).values())
-        if not values:
-            return "–"
-        return f"{np.mean(values):.{metric.digits}f} ± {np.std(values):.{metric.digits}f}"
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Whether `mine` is better (lower where less is better) than `theirs`."""
-
-    about: str
-    mine: Cell
-    theirs: Cell
-    metric: Metric
-    claim: str = "better"
-    """What the paper says of mine: `better`, `worse`, or `alike`."""
-
-    def line(self) -> list[str]:
-        difference = paired(self.mine.values(self.metric), self.theirs.values(self.metric))
-        if difference is None or difference.half is None:
-            return [self.about, self.metric.title, "not yet run", ""]
-        digits = self.metric.digits
-        shown = f"{difference.mean:+.{digits}f} ± {difference.half:.{digits}f} ({difference.n} seeds)"
-        better = (difference.mean < 0) == self.metric.lower_is_better
-        if self.claim == "alike":
-            verdict = "no difference seen" if not difference.clear else f"{'better' if better else 'worse'}"
-        else:
-            verdict = "yes" if better == (self.claim == "better") else "no"
-            if not difference.clear:
-                verdict = f"{verdict}, in every seed" if self.unanimous() else "open"
-        return [self.about, self.metric.title, shown, verdict]
-
-    def unanimous(self) -> bool:
-        mine, theirs = self.mine.values(self.metric), self.theirs.values(self.metric)
-        return len({mine[seed] < theirs[seed] for seed in mine.keys() & theirs.keys()}) == 1
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
-
-
-# ---- cells
-
-METHODS, ABLATIONS, ROOMS = "split-cifar-methods.jsonl", "split-cifar-ablations.jsonl", "rooms.jsonl"
-CHOSEN = {"lam_fm": 0.1, "compress": "spatial_channel", "m": 16}
-"""CAR on rooms as the validation worlds chose it."""
 COMPRESSIONS = ("spatial_channel", "none", "spatial", "channel", "intermediate")
-
-
-def cifar(method: str, m: int | None = None) -> Cell:
-    return Cell(METHODS, method, {"m": m} if m else {})
-
-
-def car_cifar(m: int, distance: str = "l2", lam_fm: float = 5.0) -> Cell:
-    return Cell(ABLATIONS, "car", {"m": m, "distance": distance, "lam_fm": lam_fm})
-
-
-def rooms(method: str, sequence: str = "1", **fields: Any) -> Cell:
-    own = {"sequence": sequence} | (
-        CHOSEN if method == "car" else {"m": 16} if method in ("er", "agem") else {}
-    )
-    return Cell(ROOMS, method, own | fields)
-
-
-def squeezed(compress: str, sequence: str) -> Cell:
-    return rooms("car", sequence, lam_fm=5.0, compress=compress)
-
-
-# ---- the claims
-
-
-def claims() -> list[tuple[str, str, list[Comparison]]]:
-    """The paper's sentence, the records, the comparisons."""
-    sequences = (("1", "rooms, sequence 1"), ("2", "rooms, sequence 2"))
-    return [
-        (
-            "ER beats SGD, EWC and A-GEM on heterogeneous tasks",
-            ROOMS,
-            [
-                Comparison(f"{where}: ER against {other}", rooms("er", s), rooms(other, s), metric)
-                for s, where in sequences
-                for other in (("sgd", "ewc", "agem") if s == "1" else ("sgd", "agem"))
-                for metric in (FORGETTING_PERCENT, DROP)
-            ],
-        ),
-        (
-            "A small memory hurts ER",
-            f"{METHODS}, {ROOMS}",
-            [
-                *(
-                    Comparison(
-                        f"Split-CIFAR: m = {a} against {b}", cifar("er", a), cifar("er", b), metric, "worse"
-                    )
-                    for a, b in ((85, 255), (255, 425))
-                    for metric in (FORGETTING, ACCURACY)
-                ),
-                *(
-                    Comparison(
-                        f"rooms: m = {a} against {b} a task",
-                        rooms("er", m=a),
-                        rooms("er", m=b),
-                        DROP,
-                        "worse",
-                    )
-                    for a, b in ((4, 16), (16, 64))
-                ),
-            ],
-        ),
-        (
-            "CAR forgets less than ER",
-            f"{METHODS}, {ROOMS}",
-            [
-                *(
-                    Comparison(f"Split-CIFAR, m = {m}", cifar("car", m), cifar("er", m), metric)
-                    for m in (85, 255, 425)
-                    for metric in (FORGETTING, ACCURACY)
-                ),
-                *(
-                    Comparison(where, rooms("car", s), rooms("er", s), FORGETTING_PERCENT)
-                    for s, where in sequences
-                ),
-            ],
-        ),
-        (
-            "CAR's performance drop is slightly higher than ER's",
-            ROOMS,
-            [Comparison(where, rooms("car", s), rooms("er", s), DROP, "worse") for s, where in sequences],
-        ),
-        (
-            "Compressed activations are about as good as uncompressed ones",
-            ROOMS,
-            [
-                Comparison(where, squeezed("spatial_channel", s), squeezed("none", s), metric, "alike")
-                for s, where in sequences
-                for metric in (FORGETTING_PERCENT, DROP)
-            ],
-        ),
-        (
-            "Both means (spatial and channel) are the best compression",
-            ROOMS,
-            [
-                Comparison(
-                    f"{where}: against {other}", squeezed("spatial_channel", s), squeezed(other, s), metric
-                )
-                for s, where in sequences
-                for other in ("spatial", "channel")
-                for metric in (FORGETTING_PERCENT, DROP)
-            ],
-        ),
-        (
-            "Distances are alike, but MMD is worse",
-            ABLATIONS,
-            [
-                Comparison(
-                    f"Split-CIFAR, m = {m}: {other} against l2",
-                    car_cifar(m, other),
-                    car_cifar(m),
-                    ACCURACY,
-                    "worse" if other == "mmd" else "alike",
-                )
-                for m in (85, 425)
-                for other in ("l1", "l1_l2", "weighted_l1", "weighted_l2", "mmd")
-            ],
-        ),
-        (
-            "Intermediate layers bring nothing",
-            ROOMS,
-            [
-                Comparison(
-                    where, squeezed("intermediate", s), squeezed("spatial_channel", s), metric, "alike"
-                )
-                for s, where in sequences
-                for metric in (FORGETTING_PERCENT, DROP)
-            ],
-        ),
-        (
-            "More λ_fm forgets less and learns less",
-            ABLATIONS,
-            [
-                Comparison(
-                    f"Split-CIFAR, m = {m}: λ_fm = {high:g} against {low:g}",
-                    car_cifar(m, lam_fm=high),
-                    car_cifar(m, lam_fm=low),
-                    metric,
-                    claim,
-                )
-                for m in (85, 425)
-                for low, high in ((0.25, 5.0), (5.0, 25.0), (25.0, 100.0))
-                for metric, claim in ((FORGETTING, "better"), (LEARNING, "worse"))
-            ],
-        ),
-    ]
-
-
-def side_tuning() -> str:
-    """What Side-Tuning costs: bytes of the model and multiplications of a query."""
-    (own, *_), (other, *_) = rooms("side_tuning").runs(), rooms("sgd").runs()
-    forgotten = max(abs(v) for v in rooms("side_tuning").values(FORGETTING_PERCENT).values())
-    size = own["bytes"]["model"] / other["bytes"]["model"]
-    work = np.mean(np.array(own["cost"]["macs_per_query"]) / np.array(other["cost"]["macs_per_query"]))
-    return (
-        f"**Side-Tuning forgets nothing, at a larger model and slower inference.** On rooms its forgetting is "
-        f"{forgotten:g} in every seed; its model has {size:.2f} times the bytes after 11 tasks, and a query takes "
-        f"{work:.2f} times the multiplications. Yes."
-    )
-
-
-# ---- the page
+MINI, ALTERNATIVES = "split-mini-imagenet-methods.jsonl", "split-cifar-alternatives.jsonl"
 
 
 def distances_table() -> str:
@@ -335,23 +97,99 @@ def rooms_table() -> str:
     return table(["method", *head, "kept, MB", "model, MB"], rows)
 
 
-def tasks_table() -> str:
+def tasks_table(cells: dict[str, Cell]) -> str:
     """Forgetting and drop of each task of the first sequence, means over seeds."""
+    columns = []
+    for cell in cells.values():
+        matrices = [(r["matrix"]["loss"], r["reference"]) for r in cell.runs()]
+        forgotten = np.mean([forgetting_percent_per_task(own) for own, _ in matrices], axis=0)
+        lost = np.mean([performance_drop_percent_per_task(own, other) for own, other in matrices], axis=0)
+        columns.append([f"{f:.0f} / {d:.0f}" for f, d in zip(forgotten, lost, strict=True)])
+    rows = [[task, *(column[j] for column in columns)] for j, task in enumerate(task_names("1"))]
+    return table(["task", *cells], rows)
+
+
+def rooms_tasks_table() -> str:
     methods = ("sgd", "ewc", "agem", "er", "car", "side_tuning")
-    found = {}
-    for method in methods:
-        runs = rooms(method).runs()
-        found[method] = [
-            np.mean([forgetting_percent_per_task(r["matrix"]["loss"]) for r in runs], axis=0),
-            np.mean(
-                [performance_drop_percent_per_task(r["matrix"]["loss"], r["reference"]) for r in runs], axis=0
-            ),
-        ]
-    rows = [
-        [task, *(f"{found[name][0][j]:.0f} / {found[name][1][j]:.0f}" for name in methods)]
-        for j, task in enumerate(task_names("1"))
-    ]
-    return table(["task", *(f"`{name}`" for name in methods)], rows)
+    return tasks_table({f"`{name}`": rooms(name) for name in methods})
+
+
+def _buildings() -> dict[str, Cell]:
+    alone = ("sgd", "ewc", "side_tuning")
+    cells = {f"`{name}`": building(name) for name in alone}
+    return cells | {f"`{name}`, {m}": building(name, m) for m in (16, 64) for name in ("agem", "er", "car")}
+
+
+def building_table() -> str:
+    rows = []
+    for name, cell in _buildings().items():
+        runs = cell.runs()
+        sizes = [runs[0]["bytes"][what] / 1e6 for what in ("total", "model")]
+        seconds = np.mean([r["seconds"]["total"] for r in runs])
+        shown = [cell.show(metric) for metric in (FORGETTING_PERCENT, DROP)]
+        rows.append([name, *shown, f"{sizes[0]:.1f}", f"{sizes[1]:.0f}", f"{seconds:.0f}"])
+    return table(["method, m a task", "forgetting %", "drop %", "kept, MB", "model, MB", "seconds"], rows)
+
+
+def mini_table() -> str:
+    rows = []
+    names = list(dict.fromkeys((r["method"], r["m"]) for r in records(MINI)))
+    for method, m in sorted(names, key=lambda own: (own[1] or 0, own[0])):
+        cell = Cell(MINI, method, {"m": m} if m else {})
+        values = [cell.show(metric) for metric in (ACCURACY, FORGETTING, LEARNING)]
+        rows.append([f"`{method}`", str(m or "–"), str(len(cell.runs())), *values])
+    return table(["method", "m", "seeds", "accuracy %", "forgetting", "learning accuracy %"], rows)
+
+
+USUAL = {
+    **{"fill": "uniform_class", "scope": "union", "replay": 5, "bn": "joint", "old_heads": "train"},
+    **{"normalise": "channel", "store": "train", "reduction": "mean"},
+}
+"""The default readings on the Split streams."""
+
+
+def alternatives_table() -> str:
+    """ER and CAR with one reading changed at a time."""
+    found: dict[str, dict[str, Any]] = {}
+    for record in records(ALTERNATIVES):
+        values = record["configuration"]
+        other = {name: values[name] for name, usual in USUAL.items() if values.get(name, usual) != usual}
+        about = ", ".join(f"`{name}={value}`" for name, value in other.items()) or "the defaults"
+        found.setdefault(about, other)
+    rows = []
+    for about, other in found.items():
+        row = [about]
+        for method in ("er", "car"):
+            own = {
+                name: value
+                for name, value in (USUAL | other).items()
+                if method == "car" or name not in CAR_ONLY
+            }
+            cell = Cell(
+                ALTERNATIVES, method, own if method == "car" or not set(other) & CAR_ONLY else {"m": -1}
+            )
+            row += [cell.show(metric) for metric in (ACCURACY, FORGETTING)]
+        rows.append(row)
+    return table(["reading", "ER, accuracy %", "forgetting", "CAR, accuracy %", "forgetting"], rows)
+
+
+CAR_ONLY = {"store", "reduction"}
+
+
+def drift_table() -> str:
+    """The measures of feature drift, mean over seeds: the first task, the later ones, and how many runs."""
+    rows = []
+    for method in ("er", "car"):
+        runs = Cell(DRIFTS, method).runs()
+        row = [f"`{method}`", str(len(runs))]
+        for measure in MEASURES:
+            values = np.array([r["drift"][measure] for r in runs])
+            for own in (values[:, 0], values[:, 1:-1].mean(axis=1)):
+                row.append(f"{own.mean():.2f} ± {own.std():.2f}")
+        rows.append(row)
+    names = {"drift": "relative drift", "CKA": "linear CKA", "MMD": "MMD"}
+    head = [f"{names[measure]}, {which}" for measure in MEASURES for which in ("first task", "later tasks")]
+    return table(["method", "seeds", *head], rows)
 
 
 def compressions_table() -> str:
@@ -368,26 +206,20 @@ def compressions_table() -> str:
     return table(["compression", "activations, MB", *head], rows)
 
 
-def claims_text() -> str:
-    parts = []
-    for sentence, files, comparisons in claims():
-        links = ", ".join(f"[{name}](../results/{name})" for name in files.split(", "))
-        rows = [comparison.line() for comparison in comparisons]
-        parts += [
-            f"**{sentence}.** {links}",
-            table(["comparison", "of", "difference", "as the paper says"], rows),
-        ]
-    return "\n\n".join([*parts, side_tuning()])
-
-
 def page() -> str:
     text = Path(__file__).with_suffix(".md").read_text()
     for name, make in {
+        "SUMMARY": summary,
         "CLAIMS": claims_text,
+        "DRIFT": drift_table,
         "DISTANCES": distances_table,
         "STRENGTHS": strengths_table,
+        "ALTERNATIVES": alternatives_table,
+        "MINI": mini_table,
+        "BUILDING": building_table,
+        "BUILDING TASKS": lambda: tasks_table(_buildings()),
         "ROOMS": rooms_table,
-        "TASKS": tasks_table,
+        "TASKS": rooms_tasks_table,
         "COMPRESSIONS": compressions_table,
     }.items():
         text = text.replace(f"<!-- {name} -->", make())

@@ -206,6 +206,7 @@ def main() -> int:
     parser.add_argument("--precision", default="tf32")
     parser.add_argument("--warm", action="store_true")
     parser.add_argument("--only", help="some methods of the set, for example ewc,lwf")
+    parser.add_argument("--cells", help="some cells of the set by their place, for example 18:22")
     parser.add_argument("--sizes", help="some memory sizes of the set, for example 0,85")
     parser.add_argument(
         "--split", default=None, help="validation: the validation tasks, whatever the set says"
@@ -215,6 +216,9 @@ def main() -> int:
     parser.add_argument("--stream", default="split-cifar")
     options = parser.parse_args()
     cells = SETS[options.which]()
+    if options.cells:
+        first, end = (int(text) for text in options.cells.split(":"))
+        cells = cells[first:end]
     if options.only:
         cells = [cell for cell in cells if cell[0] in options.only.split(",")]
     if options.sizes:

@@ -188,7 +188,8 @@ def _drift(panels: Sequence[Panel]) -> Figure:
         axes.scatter(*panel.then.T, s=5, c="#d1493a", alpha=0.7, linewidths=0, label="right after the task")
         axes.scatter(*panel.now.T, s=5, c="#3b7dc4", alpha=0.7, linewidths=0, label="at the end")
         axes.set_title(panel.title, fontsize=8, wrap=True)
-    grid.flat[0].legend(loc="lower left", markerscale=2)
+    handles, labels = grid.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, markerscale=2)
     return figure
 
 
