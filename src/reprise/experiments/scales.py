@@ -76,7 +76,7 @@ SCALES = {
             },
             seeds=1,
         ),
-        Scale("sample", _REAL, {"taskonomy": {"steps": 200}}),
+        Scale("sample", _REAL, {"taskonomy": {"steps": 200, "size": 128, "batch": 32, "lr": 3e-4}}),
         Scale("paper", _REAL),
     )
 }
