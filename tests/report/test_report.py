@@ -20,6 +20,8 @@ from reprise.report.sheets import fill_sheet, fill_sheets
 from reprise.report.text import latex, markdown, section_table
 from reprise.report.write import write_report
 
+ROOT = Path(__file__).parents[2]
+
 # ---- reading
 
 
@@ -122,6 +124,20 @@ def test_of_several_readings_the_one_nearest_to_the_table_is_shown(tmp_path: Pat
     )
     assert (er.measured_text, er.settings_text, er.verdict) == ("60.0", "", "one seed")
     assert hal.settings_text == "lr=0.1"
+
+
+def test_a_table_reads_m_one_way() -> None:
+    """m = 16 stands for the paper's 256 at the scale of one building; beside it m = 64 is not the paper's 64."""
+    building = ROOT / "results" / "building.jsonl"
+    filled = fill_sheet(SHEETS["taskonomy_1"](), read_sources([building]).groups)
+    shown = {
+        e.place.row: (e.group.m, e.settings_text)
+        for e in filled.entries
+        if e.group is not None and e.metric.title == "forgetting %"
+    }
+    assert shown["A-GEM"] == shown["ER-256"] == (16, "m=16")
+    assert shown["SGD"] == (None, "")
+    assert "ER-64" not in shown
 
 
 def test_only_tables_with_a_measured_cell_are_shown(tmp_path: Path) -> None:

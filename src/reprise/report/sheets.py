@@ -27,6 +27,9 @@ from reprise.report.statistics import Difference, paired, verdict
 from reprise.streams import STREAMS
 from reprise.values import show_value
 
+Match = tuple[Group, dict[str, Any]]
+"""The runs of a place, and the settings in which they differ from it."""
+
 NOT_COMPARABLE = "not comparable (scale)"
 UNCOMPARED = ("data", "results_version", "precision", "plan_seed", "curve", "m", "stream", "method")
 """Fields of a configuration that make no other reading of a place."""
@@ -91,7 +94,13 @@ def fill_sheets(groups: Sequence[Group]) -> list[Filled]:
 
 
 def fill_sheet(sheet: Sheet, groups: Sequence[Group]) -> Filled:
-    found = {place_key(place): best_match(place, groups) for place in sheet.places}
+    found: dict[tuple[str, str | None, str], Match | None] = {}
+    for part in {place.part: None for place in sheet.places}:
+        places = [place for place in sheet.places if place.part == part]
+        # m is read one way in a whole table: as printed, or as a smaller scale has it, whichever fills more of it.
+        readings = [[best_match(place, groups, printed) for place in places] for printed in (True, False)]
+        fullest = max(readings, key=lambda matches: sum(match is not None for match in matches))
+        found |= {place_key(place): match for place, match in zip(places, fullest, strict=True)}
     entries = []
     for place in sheet.places:
         match = found[place_key(place)]
@@ -106,7 +115,7 @@ def place_key(place: Place) -> tuple[str, str | None, str]:
     return place.part, place.row, place.column
 
 
-def _entry(place: Place, name: str, match: tuple[Group, dict[str, Any]] | None, base: Group | None) -> Entry:
+def _entry(place: Place, name: str, match: Match | None, base: Group | None) -> Entry:
     metric, printed = METRICS[name], place.printed[name]
     if match is None:
         return Entry(place, metric, printed, verdict="not run")
@@ -135,24 +144,24 @@ def comparable(group: Group) -> bool:
     )
 
 
-def best_match(place: Place, groups: Sequence[Group]) -> tuple[Group, dict[str, Any]] | None:
+def best_match(place: Place, groups: Sequence[Group], printed: bool) -> Match | None:
     """The group that gives a place, and the settings in which it differs; the largest scale and fewest differences.
 
     The table's own axes (stream, method, m, what its rows vary) must agree; what the paper leaves open may differ
-    and is said beside the number.
+    and is said beside the number. m is the printed one, or else what the scale makes of it.
     """
     for name in reversed(SCALES):
         scale = SCALES[name]
         stream = scale.streams[place.benchmark]
-        if stream not in STREAMS:
+        if stream not in STREAMS or (name == "paper" and not printed):
             continue
-        sizes = {place.fields.get("m"), scaled_m(scale, place)}
+        m = place.fields.get("m") if printed else scaled_m(scale, place)
         fitting = [
             (group, differences(place, scale, group))
             for group in groups
-            if group.stream == stream and group.method == place.method and group.m in sizes
+            if group.stream == stream and group.method == place.method and group.m == m
         ]
-        axes = place.fields.keys() | {"scenario", "split", "tasks"}
+        axes = place.fields.keys() - {"m"} | {"scenario", "split", "tasks"}
         fitting = [(group, differing) for group, differing in fitting if not differing.keys() & axes]
         if fitting:
             return min(fitting, key=lambda match: (len(match[1]), -len(match[0].runs)))
@@ -173,4 +182,5 @@ def differences(place: Place, scale: Scale, group: Group) -> dict[str, Any]:
             and name not in ("m_per_class", "m_per_task", "memory")
         ):
             found[name] = value
-    return found
+    m = place.fields.get("m")
+    return found if m is None or group.m == m else {"m": group.m} | found
