@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import scenes
 from tiny import FIELDS, MIXED, POOL
 
-from reprise import runner
+from reprise import group_run, runner
 from reprise.archive import Archive
 from reprise.config import make_experiment
 from reprise.errors import InputError
@@ -76,13 +76,13 @@ class Case:
     def train(self, folder: Path, readers: int) -> None:
         # The runner as it is, on streams small enough: the tests' own.
         pool = scenes.scenes(readers) if self.stream == "rooms" else POOL
-        runner.load_pool = lambda stream, data, wanted=None: pool  # type: ignore[assignment]
+        group_run.load_pool = lambda stream, data, wanted=None: pool  # type: ignore[assignment]
         if self.stream == "rooms":
-            runner.stream_of = stream_of
+            group_run.stream_of = stream_of
         elif self.stream == "heterogeneous":
-            runner.stream_of = lambda e, seed, pool: MIXED.first(e.tasks)
+            group_run.stream_of = lambda e, seed, pool: MIXED.first(e.tasks)
         else:
-            runner.stream_of = lambda e, seed, pool: split_stream(
+            group_run.stream_of = lambda e, seed, pool: split_stream(
                 e.stream, pool, seed, e.scenario, e.split, e.normalise
             ).first(e.tasks)
         runs = runner.run_experiments(

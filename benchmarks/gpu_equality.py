@@ -24,11 +24,11 @@ from reprise.bench import random_pool
 from reprise.build import Cell
 from reprise.config import make_experiment
 from reprise.ledger import settle
+from reprise.machine import set_arithmetic
 from reprise.methods import METHODS
 from reprise.results import environment
-from reprise.runner import set_arithmetic, stream_of
 from reprise.stepper import Stepper
-from reprise.streams import STREAMS
+from reprise.streams import STREAMS, stream_of
 from reprise.train import Trainer
 
 STREAM = "split-cifar"

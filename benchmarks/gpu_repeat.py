@@ -17,10 +17,10 @@ import torch
 
 from reprise.build import Cell
 from reprise.config import make_experiment
+from reprise.group_run import load_pool
 from reprise.ledger import settle
 from reprise.results import environment
-from reprise.runner import load_pool, stream_of
-from reprise.streams import STREAMS
+from reprise.streams import STREAMS, stream_of
 from reprise.train import Outcome, Trainer
 
 

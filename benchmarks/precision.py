@@ -20,10 +20,11 @@ import torch
 
 from reprise.build import Cell
 from reprise.config import make_experiment
+from reprise.group_run import load_pool
 from reprise.ledger import settle
+from reprise.machine import set_arithmetic
 from reprise.methods import METHODS
 from reprise.results import environment
-from reprise.runner import load_pool, set_arithmetic
 from reprise.streams import STREAMS, stream_of
 from reprise.train import Trainer
 

@@ -35,10 +35,11 @@ from reprise.errors import Diverged
 from reprise.feed import Feed
 from reprise.keeping import Saving
 from reprise.ledger import settle
+from reprise.machine import set_arithmetic
 from reprise.pictures import draw_grids
 from reprise.reference import run_compared
 from reprise.results import environment, to_json
-from reprise.runner import run_experiments, set_arithmetic
+from reprise.runner import run_experiments
 from reprise.streams import packs, stream_kind, stream_of
 from reprise.streams.scenes import Scenes
 from reprise.streams.taskonomy.domains import DOMAINS

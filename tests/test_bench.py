@@ -21,8 +21,7 @@ from reprise.build import Cell
 from reprise.cli import main
 from reprise.config import make_experiment
 from reprise.ledger import settle
-from reprise.runner import stream_of
-from reprise.streams import STREAMS
+from reprise.streams import STREAMS, stream_of
 from reprise.terminal import bench_table, measuring_bar
 from reprise.train import Trainer
 

@@ -13,10 +13,11 @@ from tiny import furthest, train, weights
 
 from reprise.build import Cell
 from reprise.config import make_experiment
+from reprise.group_run import load_pool
 from reprise.ledger import settle
 from reprise.results import read_store
-from reprise.runner import load_pool, run_experiments, stream_of
-from reprise.streams import STREAMS
+from reprise.runner import run_experiments
+from reprise.streams import STREAMS, stream_of
 
 pytestmark = pytest.mark.slow
 DATA = os.environ.get("REPRISE_DATA")

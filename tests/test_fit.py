@@ -12,7 +12,7 @@ from test_groups import job
 from test_results import experiment
 from tiny import CPU, cell
 
-from reprise import fit, runner
+from reprise import fit, group_run, groups, runner
 from reprise.errors import InputError
 from reprise.fit import Fit, Need, is_shortage, line_through, measure_fit
 from reprise.groups import Job
@@ -199,19 +199,21 @@ def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         made(self, cells, CPU, stacked, **how)
 
     monkeypatch.setattr(Trainer, "__init__", on_cpu)
-    monkeypatch.setattr(runner, "environment", lambda device: {"device": "cuda"})
+    monkeypatch.setattr(group_run, "environment", lambda device: {"device": "cuda"})
 
 
 def executed(monkeypatch: pytest.MonkeyPatch, jobs: list[Job], lanes: int | None = None) -> list[int]:
     """The seeds in the order of their outcomes."""
-    monkeypatch.setattr(runner, "cells_of", lambda group, data: [cell("er", one.seed) for one in group])
+    for module in (runner, group_run):
+        monkeypatch.setattr(module, "cells_of", lambda group, data: [cell("er", one.seed) for one in group])
     device: Any = OnPaper()
-    return [one.seed for one, _ in runner.execute(jobs, None, device, lanes, lambda said: None)]
+    terms = runner.Terms(device=device, lanes=lanes)
+    return [one.seed for one, _ in runner.execute(jobs, terms, lambda said: None)]
 
 
 def test_a_group_that_does_not_fit_is_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = PlayedGPU(7 * GIB, GIB, GIB, real=True).install(monkeypatch)
-    monkeypatch.setattr(runner, "LARGEST_GROUP", 8)
+    monkeypatch.setattr(groups, "LARGEST_GROUP", 8)
     said: list[Any] = []
     monkeypatch.setattr(runner, "pick_device", lambda name: OnPaper())
     points = [experiment("er", steps=2), experiment("car", steps=2), experiment("er", steps=2, lam=0.5)]

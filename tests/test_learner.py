@@ -20,12 +20,13 @@ from reprise import stopping
 from reprise.build import Cell
 from reprise.config import Experiment, make_experiment
 from reprise.errors import InputError
+from reprise.group_run import load_pool
 from reprise.learner import Learner
 from reprise.ledger import settle
 from reprise.methods import METHODS
 from reprise.models.parts import OwnParts
 from reprise.own_tasks import OwnTask, look_at
-from reprise.runner import load_pool, run_experiments
+from reprise.runner import run_experiments
 from reprise.streams import CIFAR_MEAN, CIFAR_STD, stream_of
 from reprise.streams.stream import Normalise, Stream
 from reprise.tasks import Task

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reprise import runner, tune
+from reprise import group_run, runner, tune
 from reprise.cli import main
 from reprise.config import make_experiment
 from reprise.errors import InputError
@@ -85,7 +85,7 @@ def test_a_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen: set[int] = set()
-    original = runner.stream_of
+    original = group_run.stream_of
 
     def watched(experiment: Any, seed: int, pool: Pool) -> Stream:
         stream = original(experiment, seed, pool)
@@ -93,7 +93,7 @@ def test_a_search(
         seen.update(pool.labels[rows].tolist())
         return stream
 
-    monkeypatch.setattr(runner, "stream_of", watched)
+    monkeypatch.setattr(group_run, "stream_of", watched)
     line = [*SHORT, "--method", "er", "--grid", "lr=0.01,0.1", "--grid", "lam=1", "--seeds", "0,1"]
     assert main([*line, "--out", str(tmp_path), "--json"]) == 0
     out, _ = capsys.readouterr()

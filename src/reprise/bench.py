@@ -28,10 +28,10 @@ from reprise.build import Cell
 from reprise.config import Experiment, make_experiment
 from reprise.errors import Diverged, InputError
 from reprise.ledger import settle
+from reprise.machine import pick_device, set_arithmetic
 from reprise.results import environment, write_json
-from reprise.runner import pick_device, set_arithmetic, stream_of
 from reprise.stepper import WARM_UP, GraphStepper, Stepper
-from reprise.streams import CIFAR_MEAN, CIFAR_STD, STREAMS
+from reprise.streams import CIFAR_MEAN, CIFAR_STD, STREAMS, stream_of
 from reprise.streams.files import Images
 from reprise.streams.split import Pool, make_pool
 from reprise.train import Trainer

@@ -18,11 +18,11 @@ from reprise.config import Experiment
 from reprise.errors import InputError
 from reprise.examples import Examples
 from reprise.ledger import settle
+from reprise.machine import set_arithmetic
 from reprise.method import Method
 from reprise.models.encoders import ENCODERS
 from reprise.models.parts import OwnParts
 from reprise.own_tasks import Seen, read_examples
-from reprise.runner import set_arithmetic
 from reprise.streams.stream import Normalise, Stream
 from reprise.tasks import Classify, Task
 from reprise.train import Trainer

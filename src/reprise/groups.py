@@ -6,12 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from reprise.archive import Archive
 from reprise.config import Experiment
 from reprise.fill import Quota
 from reprise.ledger import quota_of
 from reprise.method import Method, Needs, neutral_values
 from reprise.plan import count_steps
+from reprise.streams import stream_kind
 from reprise.streams.stream import Stream
+
+LARGEST_GROUP = 120
+"""Lanes of one group, unless the user says otherwise: more gain no speed."""
 
 
 @dataclass(frozen=True)
@@ -130,3 +135,27 @@ def group_name(group: Sequence[Job]) -> str:
         return group[0].name
     methods = sorted({job.experiment.method_name for job in group})
     return f"{len(group)} lanes · {', '.join(methods)}"
+
+
+def divide(jobs: Sequence[Job], lanes: int | None, stacked: bool) -> list[list[Job]]:
+    """Lanes where a stream's networks are small; those that fill a GPU alone come one after another."""
+    small = [job for job in jobs if stream_kind(job.experiment.stream).stacks]
+    large = [job for job in jobs if job not in small]
+    return [*companies(small, (lanes or LARGEST_GROUP) if stacked else 1), *companies(large, lanes or 1)]
+
+
+def companies(jobs: Sequence[Job], largest: int) -> list[list[Job]]:
+    """Runs that were interrupted together go on together; the others are grouped anew."""
+    own = [None if job.folder is None else Archive(job.folder / "checkpoints").company() for job in jobs]
+    # One that was killed before its first checkpoint is known by those that were faster.
+    known = {key: company for company in own if company is not None for key in company}
+    found: dict[tuple[str, ...] | None, list[Job]] = {}
+    for job, company in zip(jobs, own, strict=True):
+        found.setdefault(company or known.get(job.key), []).append(job)
+    fresh = found.pop(None, [])
+    groups = []
+    for company, members in found.items():
+        assert company is not None
+        members.sort(key=lambda job: company.index(job.key) if job.key in company else len(company))
+        groups += [members[start : start + largest] for start in range(0, len(members), largest)]
+    return [*groups, *lane_groups(fresh, largest)]

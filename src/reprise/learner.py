@@ -27,13 +27,13 @@ from reprise.examples import Examples
 from reprise.files import remove_partial
 from reprise.keeping import GroupKeeper, Saving, Seat, go_on
 from reprise.locks import try_lock
+from reprise.machine import pick_device
 from reprise.method import Method
 from reprise.models.encoders import ENCODERS
 from reprise.models.outside import take_encoder
 from reprise.own_data import read_images
 from reprise.own_tasks import OwnTask, Seen, look_at
 from reprise.results import environment, make_record, save_record, trouble
-from reprise.runner import pick_device
 from reprise.stopping import Stopped
 from reprise.tasks import Regress
 from reprise.terminal import step_bar

@@ -15,11 +15,12 @@ import numpy as np
 
 from reprise import metrics
 from reprise.config import Experiment, hash_of, make_experiment
+from reprise.group_run import open_stream
 from reprise.ledger import settle
 from reprise.methods import METHODS
 from reprise.results import Record, folder_of, read_store, write_json
-from reprise.runner import load_pool, run_experiments, wanted_of
-from reprise.streams import require_fields, stream_kind, stream_of
+from reprise.runner import run_experiments
+from reprise.streams import require_fields, stream_kind
 
 SHARED = (
     *("split", "tasks", "size", "sequence", "buildings", "views", "masks", "flip", "normalise"),
@@ -113,9 +114,7 @@ def _comparisons(
         if reference is None:
             continue
         require_fields(experiment)
-        wanted = wanted_of(experiment, how.get("workers"), how.get("watch"))
-        pool = load_pool(experiment.stream, how.get("data"), wanted)
-        stream = stream_of(experiment, 0, pool)
+        pool, stream = open_stream(experiment, 0, how.get("data"), how.get("workers"), how.get("watch"))
         own, other = (settle(e, stream).configuration(pool.fingerprint) for e in (experiment, reference))
         found[hash_of(own)] = Comparison(out or store / folder_of(own), store / folder_of(other))
     return found
