@@ -7,9 +7,11 @@
 3. The report: SGD, ER, CAR, A-GEM, EWC, Side-Tuning and multi-task, trained for every seed and scored on test worlds,
    which nothing was chosen by.
 4. With --ablations also the second sequence, other memory sizes and λ_fm, CAR's compressions, intermediate layers.
+5. With --readings also ER and CAR under other readings of what the paper leaves open (docs/protocol.md).
 
-One process per core. Writes records.jsonl (the report), ablations.jsonl, chosen.json and validation.jsonl, a table
-with a line per task, and pictures. A run that was stopped goes on where it was: finished runs are in DIR/store.
+One process per core. Writes records.jsonl (the report), ablations.jsonl, readings.jsonl, chosen.json and
+validation.jsonl, a table with a line per task, and pictures. A run that was stopped goes on where it was: finished
+runs are in DIR/store.
 """
 
 from __future__ import annotations
@@ -39,8 +41,6 @@ WEIGHTS: dict[str, tuple[str, Sequence[float]]] = {
 }
 # The longest first: the last process to end decides the time.
 METHODS = ("agem", "car", "er", "multitask", "ewc", "side_tuning", "sgd")
-SECOND = ("agem", "car", "er", "multitask", "sgd")
-"""Methods of the paper's second table, run on the second sequence too."""
 SIZES = (4, 64)
 """Examples a task, besides the protocol's."""
 COMPRESSIONS = ("spatial_channel", "none", "spatial", "channel", "intermediate")
@@ -48,6 +48,11 @@ STRENGTHS = (1.0, 20.0)
 """λ_fm besides the chosen one and that of the compressions."""
 MATCHING = 5.0
 """λ_fm under which compressions are compared: strong enough that what is matched makes a difference."""
+READINGS: Sequence[dict[str, Any]] = (
+    *({"p_replay": p} for p in (0.0, 0.25, 0.75)),
+    {"flip": False},
+    {"masks": False},
+)
 
 
 class Study:
@@ -109,7 +114,7 @@ class Study:
     def ablations(self, chosen: dict[str, Any]) -> list[Experiment]:
         lr = chosen["lr"]
         return [
-            *(self.experiment(method, sequence="2", **_settings(chosen, method)) for method in SECOND),
+            *(self.experiment(method, sequence="2", **_settings(chosen, method)) for method in METHODS),
             *(
                 self.experiment("car", sequence=sequence, compress=compress, lr=lr, lam_fm=MATCHING)
                 for sequence in "12"
@@ -121,6 +126,13 @@ class Study:
                 for m in SIZES
                 for method in ("car", "er")
             ),
+        ]
+
+    def readings(self, chosen: dict[str, Any]) -> list[Experiment]:
+        return [
+            self.experiment(method, **own, **_settings(chosen, method))
+            for own in READINGS
+            for method in ("car", "er")
         ]
 
     def note(self, records: Sequence[Record]) -> None:
@@ -150,7 +162,7 @@ def table(records: Sequence[Record]) -> str:
 
 def groups(records: Sequence[Record]) -> str:
     """A line for each experiment, by the fields in which they differ."""
-    shown = ("sequence", "m", "lam_fm", "compress")
+    shown = ("sequence", "m", "lam_fm", "compress", "p_replay", "flip", "masks")
     found: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
         values = record["configuration"]
@@ -162,7 +174,7 @@ def groups(records: Sequence[Record]) -> str:
         ]
         about = " ".join(f"{name}={value}" for name, value in zip(("method", *shown), key, strict=True))
         lines.append(
-            f"{about:<70}{len(own):>4}{numbers[0]:>16}{numbers[1]:>16}"
+            f"{about:<110}{len(own):>4}{numbers[0]:>16}{numbers[1]:>16}"
             f"{own[0]['bytes'].get('activation', 0) / 1e6:>10.3f} MB"
         )
     return "\n".join(lines)
@@ -207,25 +219,32 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="for every run")
     parser.add_argument("--ablations", action="store_true")
+    parser.add_argument("--readings", action="store_true")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     study, began = Study(options), time.perf_counter()
     chosen = study.choose(began)
-    report, ablations = study.report(chosen), study.ablations(chosen) if options.ablations else []
-    found = study.run([*report, *ablations], options.seeds)
-    hashes = {hash_of(record["configuration"]): record for record in study.run(report, options.seeds[:1])}
-    own = [record for record in found if hash_of(record["configuration"]) in hashes]
-    records = sorted(own, key=lambda r: (-METHODS.index(r["method"]), r["seed"]))
-    _write(options.out / "records.jsonl", records)
-    if ablations:
-        rest = [record for record in found if hash_of(record["configuration"]) not in hashes]
-        _write(options.out / "ablations.jsonl", rest)
+    found, known = {}, set[str]()
+    for name, wanted, experiments in (
+        ("records", True, study.report),
+        ("ablations", options.ablations, study.ablations),
+        ("readings", options.readings, study.readings),
+    ):
+        # Each set keeps what the sets before it have not.
+        runs = study.run(experiments(chosen), options.seeds) if wanted else []
+        found[name] = [run for run in runs if hash_of(run["configuration"]) not in known]
+        known |= {hash_of(run["configuration"]) for run in runs}
+        found[name].sort(key=lambda r: (-METHODS.index(r["method"]), r["seed"]))
+        if wanted:
+            _write(options.out / f"{name}.jsonl", found[name])
+    records = found["records"]
     print(f"rooms, {options.steps} steps a task ({time.perf_counter() - began:.0f} s in all)")
     print(table(records))
     print("forgetting % / performance drop % of each task")
     print(per_task(records))
-    if ablations:
-        print(groups([*own, *rest]))
+    for name in ("ablations", "readings"):
+        if found[name]:
+            print(groups([*records, *found[name]]))
     draw_grids(records, study.store, options.seeds[0])
     return 0
 
