@@ -40,7 +40,7 @@ from reprise.plan import Draws, draw_order, draw_plan
 from reprise.results import environment, make_record, to_json
 from reprise.streams.stream import Normalise, Stream
 from reprise.streams.taskonomy.domains import DOMAINS, TASKS
-from reprise.streams.taskonomy.packing import ABOUT, FORMAT, INDEX, load_pack
+from reprise.streams.taskonomy.packed import ABOUT, FORMAT, INDEX, load_pack
 from reprise.tasks import Classify, Task
 from reprise.train import Trainer
 

@@ -43,7 +43,7 @@ from reprise.runner import run_experiments
 from reprise.streams import packs, stream_kind, stream_of
 from reprise.streams.scenes import Scenes
 from reprise.streams.taskonomy.domains import DOMAINS
-from reprise.streams.taskonomy.packing import Packed, PackedBuilding
+from reprise.streams.taskonomy.packed import Packed, PackedBuilding
 from reprise.train import Trainer
 
 # ---- the same networks in plain PyTorch, as a user would write them

@@ -18,7 +18,7 @@ from reprise.streams.check import CHECKS, Report, check
 from reprise.streams.fetch import fetch_cifar100
 from reprise.streams.rooms.worlds import Worlds, write_worlds
 from reprise.streams.taskonomy import check_taskonomy, load_pack, pack
-from reprise.streams.taskonomy.packing import ABOUT
+from reprise.streams.taskonomy.packed import ABOUT
 from reprise.values import read_value, show_bytes
 
 Tell = Callable[[int, int | None], object]

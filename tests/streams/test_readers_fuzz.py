@@ -30,7 +30,8 @@ from reprise.streams import files
 from reprise.streams.pickles import load_pickle
 from reprise.streams.taskonomy.domains import DOMAINS
 from reprise.streams.taskonomy.layout import decode
-from reprise.streams.taskonomy.packing import load_pack, pack
+from reprise.streams.taskonomy.packed import load_pack
+from reprise.streams.taskonomy.packing import pack
 
 FUZZ = settings(
     max_examples=60,

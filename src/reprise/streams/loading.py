@@ -15,7 +15,8 @@ from reprise.streams.fetch import shown
 from reprise.streams.rooms.worlds import Worlds, pack_worlds
 from reprise.streams.scenes import Scenes, divide_buildings
 from reprise.streams.taskonomy.layout import building_names, find_root
-from reprise.streams.taskonomy.packing import ABOUT, Packed, load_pack, pack
+from reprise.streams.taskonomy.packed import ABOUT, Packed, load_pack
+from reprise.streams.taskonomy.packing import pack
 
 READERS = 4
 """Threads that read ahead of a GPU, unless the user says otherwise."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from reprise.examples import Names, Source
 from reprise.streams.taskonomy.domains import DEPTH, DOMAINS, TASKS, TaskonomyTask
-from reprise.streams.taskonomy.packing import Packed
+from reprise.streams.taskonomy.packed import Packed
 from reprise.streams.taskonomy.targets import depth_mask, target
 from reprise.types import Tree
 

@@ -24,7 +24,7 @@ from reprise.streams.packs import PackSource
 from reprise.streams.stream import Normalise, Stream
 from reprise.streams.taskonomy.domains import PAPER_TRAIN, SEQUENCES, SPLITS, find_split, find_tasks
 from reprise.streams.taskonomy.labels import TaskLabels
-from reprise.streams.taskonomy.packing import Packed
+from reprise.streams.taskonomy.packed import Packed
 from reprise.tasks import Task
 
 if TYPE_CHECKING:

@@ -2,7 +2,8 @@
 
 from reprise.streams.taskonomy.check import check_taskonomy
 from reprise.streams.taskonomy.domains import DOMAINS, SEQUENCES, SPLITS, TASKS, find_split, find_tasks
-from reprise.streams.taskonomy.packing import Packed, Summary, load_pack, pack
+from reprise.streams.taskonomy.packed import Packed, load_pack
+from reprise.streams.taskonomy.packing import Summary, pack
 from reprise.streams.taskonomy.targets import depth_mask, flip, target
 
 __all__ = [
