@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from reprise.streams.rooms import DOMAINS, render
-from reprise.streams.rooms.scene import KINDS
+from reprise.streams.rooms.kinds import KINDS
 
 OBJECTS = {
     **{

@@ -11,9 +11,11 @@ from PIL import Image
 
 from reprise.streams.rooms import DOMAINS, point_view, render, write_official
 from reprise.streams.rooms.furniture import Look, Piece, Solid, ball, box, cylinder
+from reprise.streams.rooms.kinds import KINDS
 from reprise.streams.rooms.labels import domains
 from reprise.streams.rooms.render import cast
-from reprise.streams.rooms.scene import KINDS, Camera, Placed, Room, Window, make_room
+from reprise.streams.rooms.room import Camera, Placed, Room, Window
+from reprise.streams.rooms.scene import make_room
 from reprise.streams.taskonomy.domains import SCENE_CLASSES
 
 Arrays = dict[str, np.ndarray]

@@ -23,8 +23,10 @@ import torch
 from torch import Tensor
 
 from reprise.streams.rooms.furniture import Piece
-from reprise.streams.rooms.render import SURFACES, Hits
-from reprise.streams.rooms.scene import KINDS, Room
+from reprise.streams.rooms.kinds import KINDS
+from reprise.streams.rooms.rays import SURFACES
+from reprise.streams.rooms.render import Hits
+from reprise.streams.rooms.room import Room
 from reprise.streams.taskonomy.domains import SCENE_CLASSES
 
 DEPTH_UNITS = 512
