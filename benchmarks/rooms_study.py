@@ -52,7 +52,11 @@ READINGS: Sequence[dict[str, Any]] = (
     *({"p_replay": p} for p in (0.0, 0.25, 0.75)),
     {"flip": False},
     {"masks": False},
+    {"old_heads": "hold"},
+    {"store": "eval"},
 )
+OF_CAR = ("store",)
+"""Fields that ER does not have."""
 
 
 class Study:
@@ -129,10 +133,12 @@ class Study:
         ]
 
     def readings(self, chosen: dict[str, Any]) -> list[Experiment]:
+        strengths: dict[str, Any] = {"car": {"lam_fm": MATCHING}, "er": {}}
         return [
-            self.experiment(method, **own, **_settings(chosen, method))
+            self.experiment(method, **own, lr=chosen["lr"], **strengths[method])
             for own in READINGS
             for method in ("car", "er")
+            if method == "car" or not own.keys() & set(OF_CAR)
         ]
 
     def note(self, records: Sequence[Record]) -> None:
@@ -162,7 +168,9 @@ def table(records: Sequence[Record]) -> str:
 
 def groups(records: Sequence[Record]) -> str:
     """A line for each experiment, by the fields in which they differ."""
-    shown = ("sequence", "m", "lam_fm", "compress", "p_replay", "flip", "masks")
+    shown = tuple(
+        dict.fromkeys(["sequence", "m", "lam_fm", "compress", *(name for own in READINGS for name in own)])
+    )
     found: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
         values = record["configuration"]
