@@ -1,8 +1,9 @@
 """One function for each table and figure of the paper.
 
 `reprise reproduce NAME` runs a function's cells; NAME is the function's own, as in `paper_results.yaml`, which holds
-the printed numbers that stand as "expected" beside what is measured. Times of `--scale smoke` were measured on 2 CPU
-cores.
+the printed numbers that stand as "expected" beside what is measured. Times of `--scale smoke` were
+measured on 2 CPU cores (`benchmarks/reproduce_times.py`), those of Split-CIFAR are the sums of its recorded runs, and
+those of Taskonomy follow from one measured step (`docs/taskonomy.md`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def taskonomy_1() -> Sheet:
     """Table 1: what each method keeps, forgets and loses on Taskonomy's first sequence.
 
     Command: `reprise reproduce taskonomy_1 --scale paper --data DIR`.
-    Time: smoke 29 s. A run of the full setting takes about 2.9 h on one H200 (262,500 steps of 39 ms, measured).
+    Time: smoke 25 s. A replaying run of the full setting would take 2.9 h on one H200: 262,500 steps of 39 ms.
     Expected: replay (ER) forgets a fraction of what SGD and EWC do, more memory helps, Side-Tuning forgets nothing.
     """
     table, places = printed_table("taskonomy_1"), list[Place]()
@@ -52,7 +53,7 @@ def taskonomy() -> Sheet:
     """Table 2: SGD, A-GEM, ER and CAR on both task sequences, 64 to 512 examples a task.
 
     Command: `reprise reproduce taskonomy --scale paper --data DIR`.
-    Time: smoke 65 s; the full setting 2.9 h a run, as for `taskonomy_1`.
+    Time: smoke 63 s; the full setting as for `taskonomy_1`.
     Expected: CAR forgets less than ER at every m, at a slightly larger performance drop; A-GEM lies between.
     """
     places: list[Place] = []
@@ -67,7 +68,7 @@ def split_cifar() -> Sheet:
     """Table 3: all methods on Split-CIFAR and Split-miniImageNet at m = 85 and 425.
 
     Command: `reprise reproduce split_cifar --scale paper --data DIR --device cuda`.
-    Time: smoke 16 s; Split-CIFAR's half of the full setting 27 min on one H200, 13 of them HAL's.
+    Time: smoke 15 s; Split-CIFAR's half of the full setting 27 min on one H200, 13 of them HAL's.
     Expected: CAR has the highest accuracy and the least forgetting on Split-CIFAR, ahead of HAL and ER.
     """
     places = _split_rows("split_cifar", lambda row: (METHODS[row], {}))
@@ -78,7 +79,7 @@ def split_cifar_255() -> Sheet:
     """Appendix: the same methods at m = 255.
 
     Command: `reprise reproduce split_cifar_255 --scale paper --data DIR --device cuda`.
-    Time: smoke 14 s; Split-CIFAR's half of the full setting 10 min on one H200, 7 of them HAL's.
+    Time: smoke 12 s; Split-CIFAR's half of the full setting 10 min on one H200, 7 of them HAL's.
     Expected: between the columns of table 3.
     """
     places = _split_rows("split_cifar_255", lambda row: (METHODS[row], {}))
@@ -89,7 +90,7 @@ def taskonomy_compression() -> Sheet:
     """Table 4: how CAR's activations are compressed, first sequence.
 
     Command: `reprise reproduce taskonomy_compression --scale paper --data DIR`.
-    Time: smoke 41 s; the full setting 2.9 h a run, as for `taskonomy_1`.
+    Time: smoke 37 s; the full setting as for `taskonomy_1`.
     Expected: pooling over space and channels is the best compression, near uncompressed at a sixtieth of its bytes.
     """
     places: list[Place] = []
@@ -105,7 +106,7 @@ def split_cls_distribution_matching() -> Sheet:
     """Appendix A: the distance between activations now and then.
 
     Command: `reprise reproduce split_cls_distribution_matching --scale paper --data DIR --device cuda`.
-    Time: smoke 12 s; Split-CIFAR's half of the full setting 147 s on one H200.
+    Time: smoke 11 s; Split-CIFAR's half of the full setting 147 s on one H200.
     Expected: the distances are alike, and MMD is worse.
     """
     places = _split_rows(
@@ -119,7 +120,7 @@ def taskonomy_intermediate() -> Sheet:
     """Appendix B: intermediate layers beside the last one.
 
     Command: `reprise reproduce taskonomy_intermediate --scale paper --data DIR`.
-    Time: smoke 27 s; the full setting 2.9 h a run, as for `taskonomy_1`.
+    Time: smoke 27 s; the full setting as for `taskonomy_1`.
     Expected: storing intermediate layers too brings nothing consistent.
     """
     places: list[Place] = []
@@ -136,7 +137,7 @@ def taskonomy_sensitivity_analysis() -> Sheet:
     """Appendix C: λ_fm on Taskonomy's first sequence.
 
     Command: `reprise reproduce taskonomy_sensitivity_analysis --scale paper --data DIR`.
-    Time: smoke 48 s; the full setting 2.9 h a run, as for `taskonomy_1`.
+    Time: smoke 47 s; the full setting as for `taskonomy_1`.
     Expected: the larger λ_fm, the less is forgotten, and at large m the less is learnt.
     """
     places: list[Place] = []
@@ -149,7 +150,7 @@ def split_cifar_sensitivity() -> Sheet:
     """Appendix C: λ_fm on the Split streams.
 
     Command: `reprise reproduce split_cifar_sensitivity --scale paper --data DIR --device cuda`.
-    Time: smoke 12 s; Split-CIFAR's half of the full setting 70 s on one H200.
+    Time: smoke 11 s; Split-CIFAR's half of the full setting 70 s on one H200.
     Expected: forgetting falls as λ_fm grows; accuracy is best near 5 and falls beyond.
     """
     places = _split_rows("split_cifar_sensitivity", lambda row: ("car", {"lam_fm": float(row)}))
@@ -160,7 +161,7 @@ def tsne() -> Sheet:
     """Figure 2: features right after a task and at the end, under ER and CAR, on Split-CIFAR.
 
     Command: `reprise reproduce tsne --scale paper --data DIR --device cuda`.
-    Time: smoke 17 s; the full setting 108 s on one H200, and 14 s for the embeddings.
+    Time: smoke 16 s; the full setting 108 s on one H200.
     Expected: features drift under ER and less under CAR; those of the first task drift under both.
     """
     places = [
@@ -174,7 +175,7 @@ def predictions() -> Sheet:
     """Figure 3: dense predictions of SGD, ER and CAR after the whole Taskonomy sequence.
 
     Command: `reprise reproduce predictions --scale paper --data DIR`.
-    Time: smoke 21 s; the full setting 2.9 h a run, as for `taskonomy_1`.
+    Time: smoke 19 s; the full setting as for `taskonomy_1`.
     Expected: CAR's predictions on old tasks are nearer to the truth than ER's, SGD's are lost.
     """
     rows: dict[str, dict[str, Any]] = {"SGD": {}, "ER": {"m": 64}, "CAR": {"m": 64, "lam_fm": _lam_fm("m64")}}
