@@ -2,8 +2,8 @@
 
     python benchmarks/drift.py STORE > results/split-cifar-drift.jsonl
 
-"drift" of a record: for each measure (relative drift, linear CKA, MMD) a number for each task but the last, from the
-end of that task to the end of the run.
+"drift" of a record: for each measure (relative drift, linear CKA, MMD) a number for each task, from its end to the
+end of the run. The last task ends with the run: nothing of it has moved.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Answer:
     """What a comparison says of a claim."""
 
     side: str
-    """`for`, `against`, `open`, or `missing` where runs are."""
+    """`clearly for`, `weakly for`, `open`, `weakly against`, `clearly against`; `missing` where runs are."""
     words: str
     difference: str
 
@@ -116,14 +116,14 @@ class Comparison:
         better = (difference.mean < 0) == self.metric.lower_is_better
         if self.claim == "alike":
             if not difference.clear:
-                return Answer("for", "no difference seen", shown)
-            return Answer("against", "better" if better else "worse", shown)
+                return Answer("weakly for", "no difference seen", shown)
+            return Answer("clearly against", "better" if better else "worse", shown)
         says = "for" if better == (self.claim == "better") else "against"
         word = {"for": "yes", "against": "no"}[says]
         if difference.clear:
-            return Answer(says, word, shown)
+            return Answer(f"clearly {says}", word, shown)
         if len({mine[seed] < theirs[seed] for seed in mine.keys() & theirs.keys()}) == 1:
-            return Answer(says, f"{word}, in every seed", shown)
+            return Answer(f"weakly {says}", f"{word}, in every seed", shown)
         return Answer("open", "open", shown)
 
 

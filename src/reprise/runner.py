@@ -153,6 +153,7 @@ def _run(
     watch: Watch,
     terms: Terms,
 ) -> Iterator[Record]:
+    """The records of all that is finished, then those of all other runs as they end."""
     if store is not None and (store / "experiment.json").exists():
         raise InputError(f"out: {store} holds one experiment, no store of several; name another folder.")
     todo: list[Job] = []
