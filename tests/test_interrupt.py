@@ -111,7 +111,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path, command: Any) -> None:
     os.kill(process.pid, signal.SIGTERM)
     os.kill(process.pid, signal.SIGINT)
     began = time.monotonic()
-    process.wait(timeout=30)
+    process.wait(timeout=200)
     assert time.monotonic() - began < 20
     assert process.returncode in (130, 143)
 
@@ -352,8 +352,8 @@ def test_the_short_form_of_the_crash_test(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_short_form_of_the_long_stream(tmp_path: Path) -> None:
-    """200 tasks: memory and the time of a step do not grow with the tasks seen."""
+    """200 tasks: neither memory nor the calls of a step grow with the tasks seen."""
     script = Path(__file__).parent.parent / "benchmarks" / "long_stream.py"
-    line = [sys.executable, str(script), "--tasks", "200", "--out", str(tmp_path / "rows.json")]
+    line = [sys.executable, str(script), "--tasks", "200", "--calls", "--out", str(tmp_path / "rows.json")]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

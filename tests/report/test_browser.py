@@ -121,7 +121,7 @@ def test_hovering_tells_the_point(opened: Opened) -> None:
     assert box is not None
     opened.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=3)
     hover = chart.locator(".hovertext")
-    hover.first.wait_for(timeout=5000)
+    hover.first.wait_for(timeout=60_000)
     assert "after 3 tasks" in hover.first.text_content()
 
 
