@@ -1,10 +1,13 @@
 """The limit cases of the contracts: what must be equal, exactly."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from tiny import cell, furthest, mixed_cell, train, weights
+from tiny import CPU, cell, furthest, mixed_cell, train, weights
+
+from reprise.train import Trainer
 
 REPLAY: list[dict[str, Any]] = [
     {},
@@ -128,3 +131,38 @@ def test_old_heads_of_their_own_stand_still_without_replay() -> None:
     ]
     assert heads[0]
     assert furthest(*heads) == 0
+
+
+@pytest.mark.parametrize("method", ["er", "car"])
+@pytest.mark.parametrize("p_replay", [0.5, None])
+def test_held_heads_stand_still_and_the_encoder_still_feels_replay(
+    method: str, p_replay: float | None
+) -> None:
+    common: dict[str, Any] = {"p_replay": p_replay, "old_heads": "hold"}
+    after_one, after_three = (train(mixed_cell(method, tasks=tasks, **common)) for tasks in (1, 3))
+    heads = [
+        {name: t for name, t in weights(trainer).items() if name.startswith("heads.of_task.0")}
+        for trainer in (after_one, after_three)
+    ]
+    assert heads[0]
+    assert furthest(*heads) == 0
+    deaf = train(
+        mixed_cell(method, tasks=3, lam=0.0, **common, **({"lam_fm": 0.0} if method == "car" else {}))
+    )
+    encoders = [
+        {name: t for name, t in weights(trainer).items() if name.startswith("encoder.")}
+        for trainer in (after_three, deaf)
+    ]
+    assert furthest(*encoders) > 1e-6
+
+
+def test_a_held_head_answers_once_a_step() -> None:
+    trainer = Trainer([mixed_cell("er", old_heads="hold")], CPU)
+    engine, asked = trainer.engine, []
+    engine.model.heads.of_task[0].register_forward_hook(lambda *_: asked.append(0))
+    engine.enter(1)
+    batch = trainer.reader.batch(trainer.phases[0].train.take(torch.arange(4)), 0)
+    grads, _ = engine.gradient(trainer.method.objective, [replace(batch, role="replay")])
+    assert len(asked) == 1
+    assert grads
+    assert all(name.startswith("encoder.") for name in grads)

@@ -317,5 +317,5 @@ def test_asking_a_head_again_does_not_move_its_statistics() -> None:
     net = Net(model, [task.kind for task in ROOMS.tasks], {})
     out = net(torch.randn(4, 3, 32, 32, dtype=torch.float64), 1)
     before = {name: b.clone() for name, b in model.named_buffers()}
-    assert torch.equal(net.predict(out.features, 1, held=True), out.prediction)
+    assert torch.equal(net.predict(out.features, 1), out.prediction)
     assert furthest(before, dict(model.named_buffers())) == 0

@@ -165,9 +165,10 @@ class Engine(ABC):
     def _forward(self, net: Net, batches: Sequence[Batch], nudges: Tree) -> list[Output]:
         """One joint pass, or one per batch: `bn` is protocol. Batches that share their input share the pass."""
         xs, tasks = [batch.x for batch in batches], [batch.task for batch in batches]
+        held = [self.method.holds_heads(batch) for batch in batches]
         if self._same_input or self.bn == "joint" or len(batches) == 1:
-            return net.forward(xs, tasks, nudges, same_input=self._same_input)
-        return [net(x, task) for x, task in zip(xs, tasks, strict=True)]
+            return net.forward(xs, tasks, nudges, self._same_input, held)
+        return [net.forward([x], [task], held=[h])[0] for x, task, h in zip(xs, tasks, held, strict=True)]
 
     def compute(
         self,

@@ -105,6 +105,10 @@ class Method:
         """Tensors of fixed shape the method owns during training."""
         return {}
 
+    def holds_heads(self, batch: Batch) -> bool:
+        """Whether a batch's loss moves the encoder alone, and the heads that answer it stand still."""
+        return False
+
     def objective(self, net: Net, batch: Batch, out: Output) -> Tensor:
         """What is minimised: one lane, pure; `out` is already computed."""
         return net.loss(batch, out)

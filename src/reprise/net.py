@@ -40,23 +40,24 @@ class Net:
         tasks: Sequence[Tensor | int],
         nudges: Tree | None = None,
         same_input: bool = False,
+        held: Sequence[bool] | None = None,
     ) -> list[Output]:
-        """The outputs of several batches from one joint encoder pass."""
+        """The outputs of several batches from one joint encoder pass; those `held` give their heads no gradient."""
+        asked = (xs, tasks, nudges, same_input, held)
         if self.weights is None:
-            return self.model(xs, tasks, nudges, same_input)
-        return functional_call(self.model, self.weights, (xs, tasks, nudges, same_input))
+            return self.model(*asked)
+        return functional_call(self.model, self.weights, asked)
 
-    def predict(self, features: Tensor, task: Tensor | int | None, held: bool = False) -> Tensor:
+    def predict(self, features: Tensor, task: Tensor | int | None) -> Tensor:
         """A head's prediction from features; of stacked heads None asks for all [n, tasks, classes].
 
-        `held`: without a gradient into the heads themselves. The running statistics of a head's norms, which move
-        in the joint pass, do not move here.
+        The running statistics of a head's norms, which move in the joint pass, do not move here.
         """
         params, buffers = self.weights or (
             dict(self.model.named_parameters()),
             dict(self.model.named_buffers()),
         )
-        own = {n: p.detach() if held else p for n, p in _under("heads.", params)}
+        own = dict(_under("heads.", params))
         read = {n: b.clone() if b.is_floating_point() else b for n, b in _under("heads.", buffers)}
         return functional_call(self.model.heads, own | read, (features, task))
 

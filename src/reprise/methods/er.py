@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from torch import Tensor
@@ -29,9 +29,9 @@ class ER(Method):
         if not self.lam >= 0:
             raise InputError(f"lam: {self.lam} is not a weight; give 0 or more.")
 
+    def holds_heads(self, batch: Batch) -> bool:
+        return self.old_heads == "hold" and batch.role == "replay"
+
     def objective(self, net: Net, batch: Batch, out: Output) -> Tensor:
-        if not batch.replayed:
-            return net.loss(batch, out)
-        if self.old_heads == "hold":
-            out = replace(out, prediction=net.predict(out.features, batch.task, held=True))
-        return self.lam * net.loss(batch, out)
+        loss = net.loss(batch, out)
+        return self.lam * loss if batch.replayed else loss

@@ -1,4 +1,8 @@
-"""Heads: features to predictions, one head per task."""
+"""Heads: features to predictions, one head per task.
+
+`held` asks for a prediction whose gradient goes into the features only; a norm's running statistics move
+as ever.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 
 class StackedHeads(nn.Module):
@@ -37,11 +42,12 @@ class StackedHeads(nn.Module):
             self.weight[task].uniform_(-bound, bound)
             self.bias[task].uniform_(-bound, bound)
 
-    def forward(self, features: Tensor, task: Tensor | None) -> Tensor:
+    def forward(self, features: Tensor, task: Tensor | None, held: bool = False) -> Tensor:
         tasks, classes, dims = self.weight.shape
+        weight, bias = (self.weight.detach(), self.bias.detach()) if held else (self.weight, self.bias)
         pooled = features if features.dim() == 2 else features.flatten(2).mean(-1)
-        flat = self._products(pooled, self.weight.view(tasks * classes, dims))
-        logits = (flat + self.bias.view(-1)).view(-1, tasks, classes)
+        flat = self._products(pooled, weight.view(tasks * classes, dims))
+        logits = (flat + bias.view(-1)).view(-1, tasks, classes)
         if task is None:
             return logits
         index = torch.arange(tasks, device=features.device)
@@ -82,6 +88,10 @@ class SeparateHeads(nn.Module):
         self.asked: set[int] = set()
         """Tasks whose heads have answered since someone emptied this: no other head can have a gradient."""
 
-    def forward(self, features: Tensor, task: int) -> Tensor:
+    def forward(self, features: Tensor, task: int, held: bool = False) -> Tensor:
+        head = self.of_task[task]
+        if held:
+            still = {name: parameter.detach() for name, parameter in head.named_parameters()}
+            return functional_call(head, still, (features,))
         self.asked.add(task)
-        return self.of_task[task](features)
+        return head(features)

@@ -52,8 +52,9 @@ class Model(nn.Module):
         tasks: Sequence[Tensor | int],
         nudges: Tree | None = None,
         same_input: bool = False,
+        held: Sequence[bool] | None = None,
     ) -> list[Output]:
-        """One encoder pass over the concatenated inputs, then each batch's own head.
+        """One encoder pass over the concatenated inputs, then each batch's own head, which `held` keeps as it is.
 
         With `same_input` all batches show the same images (several tasks of one image): they are encoded once.
         `nudges` are zeros added to the features and tapped layers (key "features" or a tap's name): the gradient
@@ -75,8 +76,13 @@ class Model(nn.Module):
         if same_input:
             parts = parts * len(xs)
             tapped = {name: layers * len(xs) for name, layers in tapped.items()}
+        held = held or [False] * len(parts)
         return [
-            Output(part, self.heads(part, tasks[i]), {name: layers[i] for name, layers in tapped.items()})
+            Output(
+                part,
+                self.heads(part, tasks[i], held[i]),
+                {name: layers[i] for name, layers in tapped.items()},
+            )
             for i, part in enumerate(parts)
         ]
 
