@@ -22,6 +22,7 @@ from recorded import (
 
 METHODS, ABLATIONS, DRIFTS = (f"split-cifar-{name}.jsonl" for name in ("methods", "ablations", "drift"))
 ROOMS, BUILDING = "rooms.jsonl", "building.jsonl"
+TRAINED_HEADS, CHOICES = "rooms-trained-heads.jsonl", "rooms-validation.jsonl"
 CHOSEN = {"lam_fm": 0.1, "compress": "spatial_channel", "m": 16}
 """CAR on rooms as the validation worlds chose it."""
 

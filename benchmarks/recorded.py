@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from reprise.experiments.places import Metric
+from reprise.metrics import forgetting_percent_per_task
 from reprise.report.statistics import paired
 from reprise.results import Record
+from reprise.streams.scenes import task_names
 
 ROOT = Path(__file__).parents[1]
 
@@ -50,6 +52,19 @@ def _drift(first: int, end: int) -> OverTasks:
         "relative drift", ("drift", "drift"), digits=2, lower_is_better=True, first=first, end=end
     )
 
+
+@dataclass(frozen=True)
+class ForgettingOfTask(Metric):
+    """Forgetting % of one scene task."""
+
+    task: str = ""
+
+    def of(self, record: Record) -> float | None:
+        names = task_names(record["configuration"]["sequence"])
+        return forgetting_percent_per_task(record["matrix"]["loss"])[names.index(self.task)]
+
+
+CURVATURE = ForgettingOfTask("forgetting % of curvature", (), lower_is_better=True, task="curvature")
 
 # The last task ends with the run: nothing of it can have moved.
 DRIFT, FIRST_DRIFT, LATER_DRIFT = _drift(0, -1), _drift(0, 1), _drift(1, -1)

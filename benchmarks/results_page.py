@@ -14,9 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from claims import DRIFTS, building, car_cifar, claims_text, rooms, squeezed, summary
+from claims import (
+    CHOICES,
+    DRIFTS,
+    TRAINED_HEADS,
+    building,
+    car_cifar,
+    claims_text,
+    rooms,
+    squeezed,
+    summary,
+)
 from recorded import (
     ACCURACY,
+    CURVATURE,
     DROP,
     FORGETTING,
     FORGETTING_PERCENT,
@@ -205,6 +216,30 @@ def compressions_table() -> str:
     return table(["compression", "activations, MB", *head], rows)
 
 
+def heads_table() -> str:
+    """Replay that trains old heads beside replay that holds them: validation worlds by rate, then test worlds."""
+    pairs = {
+        f"validation worlds, `er`, learning rate {lr:g}": [
+            Cell(CHOICES, "er", {"lr": lr, "old_heads": heads}) for heads in ("train", "hold")
+        ]
+        for lr in (3e-4, 1e-3, 3e-3)
+    }
+    for sequence, m, method in (*_ORDERS, *_SIZES):
+        own = rooms(method, sequence, m=m)
+        name = f"test worlds, `{method}`, sequence {sequence}, m = {m}"
+        pairs[name] = [Cell(TRAINED_HEADS, method, own.fields), own]
+    rows = [
+        [name, *(cell.show(metric) for cell in cells for metric in (FORGETTING_PERCENT, CURVATURE, DROP))]
+        for name, cells in pairs.items()
+    ]
+    heads = ("forgetting %", "of curvature", "drop %")
+    return table(["", *(f"{how}: {head}" for how in ("trained", "held") for head in heads)], rows)
+
+
+_ORDERS = [(sequence, 16, method) for sequence in "12" for method in ("er", "car")]
+_SIZES = [("1", m, method) for m in (4, 64) for method in ("er", "car")]
+
+
 def page() -> str:
     text = Path(__file__).with_suffix(".md").read_text()
     for name, make in {
@@ -220,6 +255,7 @@ def page() -> str:
         "ROOMS": rooms_table,
         "TASKS": rooms_tasks_table,
         "COMPRESSIONS": compressions_table,
+        "HEADS": heads_table,
     }.items():
         text = text.replace(f"<!-- {name} -->", make())
     return text
