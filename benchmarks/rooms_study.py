@@ -126,16 +126,16 @@ class Study:
         matching = _settings(chosen, "car") | {"lam_fm": MATCHING}
         return [
             *(self.experiment(method, sequence="2", **_settings(chosen, method)) for method in METHODS),
-            *(
-                self.experiment("car", sequence=sequence, compress=compress, **matching)
-                for sequence in "12"
-                for compress in COMPRESSIONS
-            ),
             *(self.experiment("car", **(matching | {"lam_fm": lam_fm})) for lam_fm in STRENGTHS),
             *(
                 self.experiment(method, m=m, **_settings(chosen, method))
                 for m in SIZES
                 for method in ("car", "er")
+            ),
+            *(
+                self.experiment("car", sequence=sequence, compress=compress, **matching)
+                for sequence in "12"
+                for compress in COMPRESSIONS
             ),
         ]
 
