@@ -22,7 +22,7 @@ from recorded import (
 
 METHODS, ABLATIONS, DRIFTS = (f"split-cifar-{name}.jsonl" for name in ("methods", "ablations", "drift"))
 ROOMS, BUILDING = "rooms.jsonl", "building.jsonl"
-TRAINED_HEADS, CHOICES = "rooms-trained-heads.jsonl", "rooms-validation.jsonl"
+HEADS, HEADS_VALIDATION = "rooms-heads.jsonl", "rooms-heads-validation.jsonl"
 CHOSEN = {"lam_fm": 0.1, "compress": "spatial_channel", "m": 16}
 """CAR on rooms as the validation worlds chose it."""
 
@@ -40,6 +40,11 @@ def rooms(method: str, sequence: str = "1", **fields: Any) -> Cell:
         CHOSEN if method == "car" else {"m": 16} if method in ("er", "agem") else {}
     )
     return Cell(ROOMS, method, own | fields)
+
+
+def heads(method: str, how: str, sequence: str) -> Cell:
+    """ER or CAR on rooms where replay trains old heads, or holds them."""
+    return Cell(HEADS, method, rooms(method, sequence).fields | {"old_heads": how})
 
 
 def squeezed(compress: str, sequence: str) -> Cell:
@@ -82,7 +87,7 @@ def claims() -> list[Claim]:
                 *(
                     Comparison(f"{where}: ER against {other}", rooms("er", s), rooms(other, s), metric)
                     for s, where in SEQUENCES
-                    for other in (("sgd", "ewc", "agem") if s == "1" else ("sgd", "agem"))
+                    for other in ("sgd", "ewc", "agem")
                     for metric in (FORGETTING_PERCENT, DROP)
                 ),
                 *(
@@ -155,6 +160,15 @@ def claims() -> list[Claim]:
                 ),
                 *(
                     Comparison(
+                        f"{where}, old heads held",
+                        heads("car", "hold", s),
+                        heads("er", "hold", s),
+                        FORGETTING_PERCENT,
+                    )
+                    for s, where in SEQUENCES
+                ),
+                *(
+                    Comparison(
                         f"building, m = {m}", building("car", m), building("er", m), FORGETTING_PERCENT
                     )
                     for m in (16, 64)
@@ -166,6 +180,16 @@ def claims() -> list[Claim]:
             [
                 *(
                     Comparison(where, rooms("car", s), rooms("er", s), DROP, "worse")
+                    for s, where in SEQUENCES
+                ),
+                *(
+                    Comparison(
+                        f"{where}, old heads held",
+                        heads("car", "hold", s),
+                        heads("er", "hold", s),
+                        DROP,
+                        "worse",
+                    )
                     for s, where in SEQUENCES
                 ),
                 *(

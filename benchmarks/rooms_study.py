@@ -2,10 +2,8 @@
 
     OMP_NUM_THREADS=1 python benchmarks/rooms_study.py --out DIR [--seeds 0,1,2] [--steps 150]
 
-1. The learning rate, and whether replay trains old heads, by ER on the validation worlds: the lowest losses, relative
-   to those of the default rate.
-2. With that CAR's λ_fm and EWC's λ, on the validation worlds: the lowest performance drop.
-   Every choice is by the mean over CHOICE_SEEDS.
+1. The learning rate, by ER on the validation worlds: the lowest losses, relative to those of the default rate.
+2. CAR's λ_fm and EWC's λ at that rate, on the validation worlds: the lowest performance drop.
 3. The report: SGD, ER, CAR, A-GEM, EWC, Side-Tuning and multi-task, trained for every seed and scored on test worlds,
    which nothing was chosen by.
 4. With --ablations also the second sequence, other memory sizes and λ_fm, CAR's compressions, intermediate layers.
@@ -39,9 +37,8 @@ from reprise.streams import stream_kind
 RATES = (3e-4, 1e-3, 3e-3)
 WEIGHTS: dict[str, tuple[str, Sequence[float]]] = {
     "car": ("lam_fm", (0.1, 1.0, 5.0, 20.0, 50.0)),
-    "ewc": ("lam", (1e2, 1e3, 1e4, 1e5, 1e6)),
+    "ewc": ("lam", (1e1, 1e2, 1e3, 1e4, 1e5)),
 }
-CHOICE_SEEDS = (0, 1)
 # The longest first: the last process to end decides the time.
 METHODS = ("agem", "car", "er", "multitask", "ewc", "side_tuning", "sgd")
 SIZES = (4, 64)
@@ -51,12 +48,11 @@ STRENGTHS = (1.0, 20.0)
 """λ_fm besides the chosen one and that of the compressions."""
 MATCHING = 5.0
 """λ_fm under which compressions are compared: strong enough that what is matched makes a difference."""
-HEADS = ("train", "hold")
 READINGS: Sequence[dict[str, Any]] = (
     *({"p_replay": p} for p in (0.0, 0.25, 0.75)),
     {"flip": False},
     {"masks": False},
-    *({"old_heads": heads} for heads in HEADS),
+    {"old_heads": "hold"},
     {"store": "eval"},
 )
 OF_CAR = ("store",)
@@ -68,7 +64,6 @@ class Study:
         self.options, self.store = options, options.out / "store"
         self.common: dict[str, Any] = {"steps": options.steps}
         self.common |= dict(pair.split("=", 1) for pair in options.set)
-        self.noted: dict[tuple[str, int], Record] = {}
 
     def experiment(self, method: str, **fields: Any) -> Experiment:
         kind = stream_kind("rooms")
@@ -85,90 +80,74 @@ class Study:
         path = self.options.out / "chosen.json"
         if path.exists():
             return json.loads(path.read_text())
-        lr, heads = self.choose_replay()
-        print(
-            f"learning rate {lr:g}, old heads {heads} after {time.perf_counter() - began:.0f} s", flush=True
-        )
-        chosen = {"lr": lr, "old_heads": heads, **self.choose_weights(lr, heads)}
+        (self.options.out / "validation.jsonl").unlink(missing_ok=True)
+        lr = self.choose_rate()
+        print(f"learning rate {lr:g} after {time.perf_counter() - began:.0f} s", flush=True)
+        chosen = {"lr": lr, **self.choose_weights(lr)}
         print(f"{json.dumps(chosen)} after {time.perf_counter() - began:.0f} s", flush=True)
         path.write_text(json.dumps(chosen, indent=1) + "\n")
         return chosen
 
-    def choose_replay(self) -> tuple[float, str]:
-        settings = [{"lr": lr, "old_heads": heads} for lr in RATES for heads in HEADS]
-        runs = self.validate([self.experiment("er", split="validation", **one) for one in settings], "er")
+    def choose_rate(self) -> float:
+        runs = self.run([self.experiment("er", split="validation", lr=lr) for lr in RATES], [0])
+        self.note(runs)
         final = {
-            one: np.array([r["matrix"]["loss"][-1] for r in own])
-            for one, own in _by(("lr", "old_heads"), runs).items()
+            r["configuration"]["lr"]: np.array(r["matrix"]["loss"][-1]) for r in runs if r["method"] == "er"
         }
-        usual = final[RATES[1], HEADS[0]]
-        return min(final, key=lambda one: float(np.mean(final[one] / usual)))
+        middle = final[RATES[1]]
+        return min(RATES, key=lambda lr: float(np.mean(final[lr] / middle)))
 
-    def choose_weights(self, lr: float, heads: str) -> dict[str, dict[str, float]]:
+    def choose_weights(self, lr: float) -> dict[str, dict[str, float]]:
+        cells = [
+            self.experiment(method, split="validation", lr=lr, **{field: value})
+            for method, (field, values) in WEIGHTS.items()
+            for value in values
+        ]
+        runs = self.run(cells, [0])
+        self.note([r for r in runs if r["method"] != "multitask"])
         chosen = {}
-        for method, (field, values) in WEIGHTS.items():
-            fixed = {"lr": lr, "split": "validation", **_heads(heads, method)}
-            cells = [self.experiment(method, **fixed, **{field: value}) for value in values]
-            chosen[method] = {field: _least_drop(_by((field,), self.validate(cells, method)))}
+        for method, (field, _) in WEIGHTS.items():
+            own = [r for r in runs if r["method"] == method]
+            best = min(own, key=lambda r: r["performance_drop_percent"])
+            chosen[method] = {field: best["configuration"][field]}
         return chosen
-
-    def validate(self, cells: Sequence[Experiment], method: str) -> list[Record]:
-        """The method's own runs on the validation worlds, noted with those they are compared with."""
-        runs = self.run(cells, CHOICE_SEEDS)
-        self.noted |= {(hash_of(r["configuration"]), r["seed"]): r for r in runs}
-        _write(self.options.out / "validation.jsonl", list(self.noted.values()))
-        return [r for r in runs if r["method"] == method]
 
     def report(self, chosen: dict[str, Any]) -> list[Experiment]:
         return [self.experiment(method, **_settings(chosen, method)) for method in METHODS]
 
     def ablations(self, chosen: dict[str, Any]) -> list[Experiment]:
-        matching = _settings(chosen, "car") | {"lam_fm": MATCHING}
+        lr = chosen["lr"]
         return [
             *(self.experiment(method, sequence="2", **_settings(chosen, method)) for method in METHODS),
-            *(self.experiment("car", **(matching | {"lam_fm": lam_fm})) for lam_fm in STRENGTHS),
+            *(
+                self.experiment("car", sequence=sequence, compress=compress, lr=lr, lam_fm=MATCHING)
+                for sequence in "12"
+                for compress in COMPRESSIONS
+            ),
+            *(self.experiment("car", lr=lr, lam_fm=lam_fm) for lam_fm in STRENGTHS),
             *(
                 self.experiment(method, m=m, **_settings(chosen, method))
                 for m in SIZES
                 for method in ("car", "er")
-            ),
-            *(
-                self.experiment("car", sequence=sequence, compress=compress, **matching)
-                for sequence in "12"
-                for compress in COMPRESSIONS
             ),
         ]
 
     def readings(self, chosen: dict[str, Any]) -> list[Experiment]:
         strengths: dict[str, Any] = {"car": {"lam_fm": MATCHING}, "er": {}}
         return [
-            self.experiment(method, **(_settings(chosen, method) | strengths[method] | own))
+            self.experiment(method, **own, lr=chosen["lr"], **strengths[method])
             for own in READINGS
             for method in ("car", "er")
             if method == "car" or not own.keys() & set(OF_CAR)
         ]
 
+    def note(self, records: Sequence[Record]) -> None:
+        with (self.options.out / "validation.jsonl").open("a") as file:
+            file.writelines(to_json(record) + "\n" for record in records)
+
 
 def _settings(chosen: dict[str, Any], method: str) -> dict[str, Any]:
-    return {"lr": chosen["lr"], **_heads(chosen["old_heads"], method), **chosen.get(method, {})}
-
-
-def _heads(heads: str, method: str) -> dict[str, str]:
-    """Only what replays by its loss can train old heads."""
-    return {"old_heads": heads} if method in ("er", "car") else {}
-
-
-def _by(fields: Sequence[str], runs: Sequence[Record]) -> dict[tuple[Any, ...], list[Record]]:
-    """Runs in the order of their seeds, by fields of their configurations."""
-    found: dict[tuple[Any, ...], list[Record]] = {}
-    for run in sorted(runs, key=lambda r: r["seed"]):
-        found.setdefault(tuple(run["configuration"][field] for field in fields), []).append(run)
-    return found
-
-
-def _least_drop(runs: dict[tuple[Any, ...], list[Record]]) -> Any:
-    (value,) = min(runs, key=lambda one: np.mean([r["performance_drop_percent"] for r in runs[one]]))
-    return value
+    return {"lr": chosen["lr"], **chosen.get(method, {})}
 
 
 def tell(said: object) -> None:
