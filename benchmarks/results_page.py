@@ -17,6 +17,7 @@ import numpy as np
 from claims import (
     DRIFTS,
     HEADS_VALIDATION,
+    again,
     building,
     car_cifar,
     claims_text,
@@ -38,9 +39,10 @@ from recorded import (
     table,
 )
 
-from reprise.experiments.places import printed_table
+from reprise.experiments.places import Metric, printed_table
 from reprise.metrics import forgetting_percent_per_task, performance_drop_percent_per_task
 from reprise.report.leftovers import MEASURES
+from reprise.results import Record
 from reprise.streams.scenes import task_names
 
 PAGE = ROOT / "docs" / "results.md"
@@ -94,18 +96,41 @@ def _printed(value: Any) -> str:
     )
 
 
+ON_ROOMS = ("sgd", "ewc", "agem", "er", "car", "side_tuning")
+
+
 def rooms_table() -> str:
+    """Every method on both sequences, over the runs of both studies."""
     rows = []
-    for method in ("sgd", "ewc", "agem", "er", "car", "side_tuning"):
-        cells = [rooms(method, s) for s in "12"]
-        first = cells[0].runs()[0]["bytes"]
+    for method in ON_ROOMS:
+        runs = [[r for study in (rooms, again) for r in study(method, s).runs()] for s in "12"]
+        kept = runs[0][0]["bytes"]
         rows.append(
             [f"`{method}`"]
-            + [cell.show(metric) for cell in cells for metric in (FORGETTING_PERCENT, DROP)]
-            + [f"{first['total'] / 1e6:.2f}", f"{first['model'] / 1e6:.2f}"]
+            + [_over(own, metric) for own in runs for metric in (FORGETTING_PERCENT, DROP)]
+            + [f"{kept['total'] / 1e6:.2f}", f"{kept['model'] / 1e6:.2f}"]
         )
-    head = [f"{name}, sequence {s}" for s in "12" for name in ("forgetting %", "drop %")]
-    return table(["method", *head, "kept, MB", "model, MB"], rows)
+    return table(["method", *_by_sequence(), "kept, MB", "model, MB"], rows)
+
+
+def studies_table() -> str:
+    """The two studies apart."""
+    rows = [
+        [f"`{method}`{note}"]
+        + [study(method, s).show(metric) for s in "12" for metric in (FORGETTING_PERCENT, DROP)]
+        for method in ON_ROOMS
+        for note, study in (("", rooms), (", again", again))
+    ]
+    return table(["method", *_by_sequence()], rows)
+
+
+def _over(runs: list[Record], metric: Metric) -> str:
+    values = [value for r in runs if (value := metric.of(r)) is not None]
+    return f"{np.mean(values):.1f} ± {np.std(values):.1f} ({len(values)})"
+
+
+def _by_sequence() -> list[str]:
+    return [f"{name}, sequence {s}" for s in "12" for name in ("forgetting %", "drop %")]
 
 
 def tasks_table(cells: dict[str, Cell]) -> str:
@@ -121,8 +146,7 @@ def tasks_table(cells: dict[str, Cell]) -> str:
 
 
 def rooms_tasks_table() -> str:
-    methods = ("sgd", "ewc", "agem", "er", "car", "side_tuning")
-    return tasks_table({f"`{name}`": rooms(name) for name in methods})
+    return tasks_table({f"`{name}`": rooms(name) for name in ON_ROOMS})
 
 
 def _buildings() -> dict[str, Cell]:
@@ -212,8 +236,7 @@ def compressions_table() -> str:
             [f"`{compress}`", size]
             + [cell.show(metric) for cell in cells for metric in (FORGETTING_PERCENT, DROP)]
         )
-    head = [f"{name}, sequence {s}" for s in "12" for name in ("forgetting %", "drop %")]
-    return table(["compression", "activations, MB", *head], rows)
+    return table(["compression", "activations, MB", *_by_sequence()], rows)
 
 
 def heads_table() -> str:
@@ -250,6 +273,7 @@ def page() -> str:
         "BUILDING": building_table,
         "BUILDING TASKS": lambda: tasks_table(_buildings()),
         "ROOMS": rooms_table,
+        "STUDIES": studies_table,
         "TASKS": rooms_tasks_table,
         "COMPRESSIONS": compressions_table,
         "HEADS": heads_table,
