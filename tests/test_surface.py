@@ -20,7 +20,7 @@ def test_the_hooks_of_a_method() -> None:
     assert hooks == {
         *("replays", "merged", "refresh", "needs", "taps", "resolve", "wrap", "grow", "trains", "start"),
         *("objective", "step", "select", "keep", "end_task", "predict", "score", "neutral"),
-        *("captures", "divides", "first_task_is_sgd", "inert"),
+        *("captures", "divides", "first_task_is_sgd", "inert", "holds_heads"),
     }
 
 
