@@ -47,6 +47,10 @@ def heads(method: str, how: str, sequence: str) -> Cell:
     return Cell(HEADS, method, rooms(method, sequence).fields | {"old_heads": how})
 
 
+def held(method: str, sequence: str) -> Cell:
+    return heads(method, "hold", sequence)
+
+
 def again(method: str, sequence: str = "1") -> Cell:
     """The second study on rooms: the same settings and seeds on another kind of CPU."""
     if method in ("er", "car"):
@@ -68,6 +72,7 @@ STUDIES = tuple(
     for s, where in SEQUENCES
     for note, study in (("", rooms), (", again", again))
 )
+HELD = tuple((f"{where}, old heads held", s, held) for s, where in SEQUENCES)
 
 
 # ---- the claims
@@ -169,16 +174,7 @@ def claims() -> list[Claim]:
                 ),
                 *(
                     Comparison(where, study("car", s), study("er", s), FORGETTING_PERCENT)
-                    for where, s, study in STUDIES
-                ),
-                *(
-                    Comparison(
-                        f"{where}, old heads held",
-                        heads("car", "hold", s),
-                        heads("er", "hold", s),
-                        FORGETTING_PERCENT,
-                    )
-                    for s, where in SEQUENCES
+                    for where, s, study in (*STUDIES, *HELD)
                 ),
                 *(
                     Comparison(
@@ -193,17 +189,7 @@ def claims() -> list[Claim]:
             [
                 *(
                     Comparison(where, study("car", s), study("er", s), DROP, "worse")
-                    for where, s, study in STUDIES
-                ),
-                *(
-                    Comparison(
-                        f"{where}, old heads held",
-                        heads("car", "hold", s),
-                        heads("er", "hold", s),
-                        DROP,
-                        "worse",
-                    )
-                    for s, where in SEQUENCES
+                    for where, s, study in (*STUDIES, *HELD)
                 ),
                 *(
                     Comparison(f"building, m = {m}", building("car", m), building("er", m), DROP, "worse")
