@@ -367,7 +367,8 @@ class Single(Engine):
             # The heads see a copy: their graphs end there, and only what they ask of it is passed on.
             seen = features.detach().requires_grad_()
             for batch in batches:
-                out = Output(seen, self.model.heads(seen, batch.task))
+                held = self.method.holds_heads(batch)
+                out = Output(seen, self.model.heads(seen, batch.task, held))
                 loss = fn(net, batch, out, *trees)
                 assert isinstance(batch.task, int), "heads of different shapes do not share a batch"
                 own = {name: self.params[name] for name in self._learning.get(batch.task, ())}
