@@ -67,11 +67,9 @@ def building(method: str, m: int | None = None) -> Cell:
 
 
 SEQUENCES = (("1", "rooms, sequence 1"), ("2", "rooms, sequence 2"))
-STUDIES = tuple(
-    (f"{where}{note}", s, study)
-    for s, where in SEQUENCES
-    for note, study in (("", rooms), (", again", again))
-)
+TWICE = (("", rooms), (", again", again))
+"""The two studies on rooms."""
+STUDIES = tuple((f"{where}{note}", s, study) for s, where in SEQUENCES for note, study in TWICE)
 HELD = tuple((f"{where}, old heads held", s, held) for s, where in SEQUENCES)
 
 

@@ -88,10 +88,12 @@ class Cell:
         return {seed: value for seed, value in found.items() if value is not None}
 
     def show(self, metric: Metric) -> str:
-        values = list(self.values(metric).values())
-        if not values:
-            return "–"
-        return f"{np.mean(values):.{metric.digits}f} ± {np.std(values):.{metric.digits}f}"
+        return spread(list(self.values(metric).values()), metric.digits)
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """Mean ± deviation."""
+    return f"{np.mean(values):.{digits}f} ± {np.std(values):.{digits}f}" if values else "–"
 
 
 @dataclass(frozen=True)
