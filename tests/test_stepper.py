@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import ClassVar
+
+import pytest
 import torch
-from tiny import CPU, cell, train
+from scenes import scene_cell
+from tiny import CPU, cell, furthest, train, weights
 
 from reprise.feed import Feed
+from reprise.stepper import SortGraphs, SortStepper
 from reprise.train import Trainer
+from reprise.types import Tree
 
 
 def feeds(*methods: str) -> tuple[Feed, Feed]:
@@ -60,3 +67,47 @@ def test_bf16_lanes_follow_single_runs() -> None:
         single = train(one, stacked=False)
         for name, value in single.engine.params.items():
             torch.testing.assert_close(lanes.engine.params[name][lane], value, rtol=0, atol=2e-2)
+
+
+class Copied:
+    """Stands in for a captured step on a CPU: like a graph it reads nothing but what is copied to its own place."""
+
+    made: ClassVar[list[Copied]] = []
+
+    def __init__(self, fn: Callable[[Tree], torch.Tensor], pool: object) -> None:
+        self.fn, self.tree, self.calls = fn, Tree(), 0
+        self.made.append(self)
+
+    def __call__(self, tree: Tree) -> torch.Tensor:
+        if not self.tree:
+            self.tree = {name: tensor.clone() for name, tensor in tree.items()}
+        for name, tensor in tree.items():
+            self.tree[name].copy_(tensor)
+        self.calls += 1
+        return self.fn(self.tree)
+
+
+@pytest.mark.parametrize("method", ["sgd", "er", "car", "agem", "ewc", "side_tuning", "multitask"])
+def test_steps_of_several_sorts(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sort a function of its own, kept from phase to phase: the same bits as step by step."""
+    plain = train(scene_cell(method))
+    monkeypatch.setattr(Copied, "made", [])
+    monkeypatch.setattr("reprise.stepper.Captured", Copied)
+    monkeypatch.setattr("torch.cuda.graph_pool_handle", lambda: None)
+    trainer = Trainer([scene_cell(method)], CPU)
+    graphs = SortGraphs(trainer.method, trainer.engine)
+    monkeypatch.setattr(
+        trainer.steppers,
+        "stepper",
+        lambda feed, start: SortStepper(trainer.method, trainer.engine, feed, start, graphs),
+    )
+    outcomes = trainer.run()
+    assert furthest(weights(plain), weights(trainer)) == 0
+    assert outcomes[0].loss == plain.outcomes[0].loss
+    met = len(Copied.made)
+    tasks = len(trainer.stream.tasks)
+    if method in ("er", "car"):  # a current batch of each task, or a replayed one of each but the last
+        assert tasks < met < 2 * tasks
+    else:  # A-GEM sees both in a step: a sort for each pair
+        assert met == {"multitask": 1, "agem": 1 + sum(range(1, tasks))}.get(method, tasks)
+    assert sum(one.calls for one in Copied.made) > 2 * met

@@ -214,7 +214,13 @@ class Engine(ABC):
                 grad = torch.empty_like(param).copy_(grad)
             param.grad = grad
         # It holds only what has a gradient: a step does not get slower with the heads of other tasks.
-        self.optimizer.param_groups[0]["params"] = [self.params[name] for name in grads]
+        group = self.optimizer.param_groups[0]
+        group["params"] = [self.params[name] for name in grads]
+        if "capturable" in group:
+            # Adam counts its steps on the device, but asks to be told that it is being captured.
+            group["capturable"] = (
+                self.reader.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+            )
         self.optimizer.step()
 
     def _scaled(self, grads: Tree) -> Tree:

@@ -6,7 +6,7 @@ for every chunk of its form.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from reprise.engine import Engine
 from reprise.examples import Examples
-from reprise.graphs import SideStream
+from reprise.graphs import Captured
 from reprise.memory import Memory
 from reprise.net import Net
 from reprise.tasks import Segment
@@ -37,7 +37,7 @@ class Evaluator:
 
     def __init__(self, engine: Engine, tests: Sequence[Examples], memory: Memory | None) -> None:
         self.engine, self.tests, self.memory = engine, tests, memory
-        self._passes: dict[object, _Pass] = {}
+        self._passes: dict[object, Captured] = {}
         self._pool: Any = None
 
     def scores(self, tasks: Sequence[int]) -> Scores:
@@ -102,23 +102,5 @@ class Evaluator:
         if key not in self._passes:
             # Passes never run side by side, so they may use the same memory.
             self._pool = self._pool or torch.cuda.graph_pool_handle()
-            self._passes[key] = _Pass(lambda given: self._score(given, task, memory), columns, self._pool)
+            self._passes[key] = Captured(lambda given: self._score(given, task, memory), self._pool)
         return self._passes[key](columns)
-
-
-class _Pass:
-    """A function of a tree as a CUDA graph: the tree is copied to where the graph reads it."""
-
-    def __init__(self, fn: Callable[[Tree], Tensor], columns: Tree, pool: Any) -> None:
-        self._columns = {name: column.clone() for name, column in columns.items()}
-        side = SideStream()
-        side.run(lambda: fn(self._columns))
-        self._graph, found = side.capture(lambda: fn(self._columns), pool)
-        assert found is not None
-        self._found = found
-
-    def __call__(self, columns: Tree) -> Tensor:
-        for name, column in columns.items():
-            self._columns[name].copy_(column)
-        self._graph.replay()
-        return self._found.clone()

@@ -7,6 +7,7 @@ and in its own columns (local labels), which are small.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,6 +18,24 @@ from reprise.types import Tree
 
 Names = Mapping[str, str]
 """What a task calls a column of the source, and which one it is."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Columns that another stream copies to the device; on a CPU they are there."""
+
+    columns: Tree
+    arrived: torch.cuda.Event | None = None
+
+    def receive(self) -> Tree:
+        """The columns, for the stream that computes."""
+        if self.arrived is not None:
+            stream = torch.cuda.current_stream()
+            stream.wait_event(self.arrived)
+            for column in self.columns.values():
+                # The stream that copied gave its memory, and must not give it to a later batch too early.
+                column.record_stream(stream)
+        return self.columns
 
 
 class Source:
@@ -46,9 +65,9 @@ class Source:
         """What `take` has fetched, where it is computed with."""
         return columns
 
-    def pinned(self, columns: Tree) -> Tree:
-        """The same in memory from which the device can read while it computes."""
-        return columns
+    def send(self, columns: Tree) -> Sent:
+        """The same on its way, while the device computes."""
+        return Sent(self.on_device(columns))
 
 
 class Examples:

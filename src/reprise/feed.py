@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from reprise.ahead import Ahead
+from reprise.examples import Sent
 from reprise.memory import Memory
 from reprise.plan import Plan
 from reprise.ranks import Ranks
@@ -18,6 +19,18 @@ from reprise.streams.stream import Labels, Normalise, Phase
 from reprise.types import Batch, Tree
 
 BASIC = ("x", "y", "mask", "task")
+
+
+@dataclass(frozen=True)
+class Sort:
+    """What steps have in common that differ in nothing but their examples."""
+
+    tasks: tuple[int | None, ...]
+    """Those whose current batches it sees."""
+    roles: tuple[str, ...]
+    """Of the batches it replays."""
+    old: int | None
+    """The one task these are of; None where they come from all."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +72,23 @@ class Reader:
             role=role,
             kept=kept,
         )
+
+    def step(self, sort: Sort, columns: Tree) -> list[Batch]:
+        """A step's batches of its columns (`Feed.columns`). It asks nothing of the host."""
+        parts = [_below(str(n), columns) for n in range(len(sort.tasks))]
+        found = self.current(sort.tasks, parts, columns.get("flipped"))
+        return found + [self.batch(_below(role, columns), sort.old, role) for role in sort.roles]
+
+    def current(
+        self, tasks: Sequence[int | None], columns: Sequence[Tree], flipped: Tensor | None
+    ) -> list[Batch]:
+        """A batch of each task, all of the same images, which only the first has among its columns."""
+        found: list[Batch] = []
+        for task, own in zip(tasks, columns, strict=True):
+            # One tensor of images says to the engine that the parts share them.
+            x = found[0].x if found else None
+            found.append(self.batch(own, task, flipped=flipped, x=x))
+        return found
 
     def images(self, x: Tensor, flipped: Tensor | None) -> Tensor:
         if flipped is not None:
@@ -152,62 +182,84 @@ class Feed:
 
     def batches(self, step: int) -> list[Batch]:
         """What a step sees: the current batch first, then what it replays."""
-        found: list[Batch] = []
+        return self.reader.step(self.sort(step), self.columns(step))
+
+    def sort(self, step: int) -> Sort:
+        return Sort(
+            self._tasks if self.plan.trains[step] else (),
+            tuple(self.replay) if self.plan.replays[step] else (),
+            self._old_task(step) if self.plan.replays[step] else None,
+        )
+
+    def columns(self, step: int) -> Tree:
+        """The columns of every batch of a step, on the device as they are stored, under `batch/column`."""
+        found: Tree = {}
         if self.plan.trains[step]:
             row = int(self._current_row[step])
-            flipped = None if self.flipped is None else self.flipped[row]
-            found += self._current(self.ahead.get(row), flipped)
+            for n, sent in enumerate(self.ahead.get(row)):
+                found |= _under(str(n), sent.receive())
+            if self.flipped is not None:
+                found["flipped"] = self.flipped[row]
         if self.plan.replays[step]:
-            row = self._replay_row[step]
-            old = None if self.plan.old_task is None else int(self.plan.old_task[row])
-            found += [self._replayed(role, table[row], old) for role, table in self.replay.items()]
+            row, old = int(self._replay_row[step]), self._old_task(step)
+            for role, table in self.replay.items():
+                found |= _under(role, self._stored(table[row], old))
         return found
+
+    @property
+    def _tasks(self) -> tuple[int | None, ...]:
+        return tuple(task for task, _ in self.phase.parts)
+
+    def _old_task(self, step: int) -> int | None:
+        """The one task that a replaying step shows."""
+        table = self.plan.old_task
+        return None if table is None else int(table[self._replay_row[step]])
 
     def batches_at(self, cursor: Tensor) -> list[Batch]:
         """The same for a uniform phase after its quiet steps, by a step counter [1] on the device."""
         index = self.current.index_select(0, cursor).squeeze(0)
         flipped = None if self.flipped is None else self.flipped.index_select(0, cursor).squeeze(0)
-        found = self._current(self._columns(index), flipped)
-        return found + [
-            self._replayed(role, table.index_select(0, cursor - self.quiet).squeeze(0), None)
-            for role, table in self.replay.items()
-        ]
+        found = self.reader.current(self._tasks, self._columns(index), flipped)
+        for role, table in self.replay.items():
+            rows = table.index_select(0, cursor - self.quiet).squeeze(0)
+            found.append(self.reader.batch(self._stored(rows, None), None, role))
+        return found
 
-    def _fetch(self, row: int) -> list[Tree]:
-        """The columns of a current step. Of a source that is not on the device, in memory which it can read."""
+    def _fetch(self, row: int) -> list[Sent]:
+        """The columns of a current step; of a source that is not on the device, on their way to it."""
         source = self.phase.train.source
         if source.resident:
-            return self._columns(self.current[row], row)
-        return [source.pinned(columns) for columns in self._columns(self._on_host[row], row)]
+            return [Sent(columns) for columns in self._columns(self.current[row], row)]
+        return [source.send(columns) for columns in self._columns(self._on_host[row], row)]
 
     def _columns(self, index: Tensor, step: int | None = None) -> list[Tree]:
         """Each part's columns; parts of a phase show the same images, so only the first has them."""
         parts = [examples for _, examples in self.phase.parts]
         return [part.fetch(index, ("x",) if n else (), step) for n, part in enumerate(parts)]
 
-    def _current(self, columns: list[Tree], flipped: Tensor | None) -> list[Batch]:
-        found: list[Batch] = []
-        for (task, examples), own in zip(self.phase.parts, columns, strict=True):
-            # One tensor of images says to the engine that the parts share them.
-            x = found[0].x if found else None
-            found.append(self.reader.batch(examples.source.on_device(own), task, flipped=flipped, x=x))
-        return found
-
-    def _replayed(self, role: str, rows: Tensor, old_task: int | None) -> Batch:
+    def _stored(self, rows: Tensor, old_task: int | None) -> Tree:
+        """The memory's columns at some rows."""
         assert self.memory is not None
         shelf = self.memory.shelf(old_task or 0)
         if self._capacity is None:
-            stored = shelf.take(rows)
-        else:
-            # Rows past a lane's capacity are examples of the current task that its reservoir holds by now.
-            fresh = rows >= self._capacity
-            stored = shelf.take(torch.where(fresh, 0, rows))
-            now = self.phase.train.take((rows - self._capacity).clamp(min=0))
-            stored = {
-                name: torch.where(_like(fresh, column), now[name].to(column.dtype), column)
-                for name, column in stored.items()
-            }
-        return self.reader.batch(stored, old_task, role)
+            return shelf.take(rows)
+        # Rows past a lane's capacity are examples of the current task that its reservoir holds by now.
+        fresh = rows >= self._capacity
+        stored = shelf.take(torch.where(fresh, 0, rows))
+        now = self.phase.train.take((rows - self._capacity).clamp(min=0))
+        return {
+            name: torch.where(_like(fresh, column), now[name].to(column.dtype), column)
+            for name, column in stored.items()
+        }
+
+
+def _under(batch: str, columns: Tree) -> Tree:
+    return {f"{batch}/{name}": column for name, column in columns.items()}
+
+
+def _below(batch: str, columns: Tree) -> Tree:
+    start = f"{batch}/"
+    return {name[len(start) :]: column for name, column in columns.items() if name.startswith(start)}
 
 
 def _like(mask: Tensor, column: Tensor) -> Tensor:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from reprise.types import Tree
+
+Result = TypeVar("Result")
 
 
 class SideStream:
@@ -22,14 +26,15 @@ class SideStream:
         self._stream = _stream()
         self._needed = 0
 
-    def run(self, fn: Callable[[], object]) -> None:
+    def run(self, fn: Callable[[], Result]) -> Result:
         torch.cuda.empty_cache()
         before = torch.cuda.memory_reserved()
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            fn()
+            found = fn()
         torch.cuda.current_stream().wait_stream(self._stream)
         self._needed = torch.cuda.memory_reserved() - before
+        return found
 
     def capture(
         self, fn: Callable[[], Tensor | None], pool: Any = None
@@ -41,9 +46,36 @@ class SideStream:
                 f"a captured step would be out of memory: it takes {self._needed:,} bytes"
             )
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool, self._stream):
+        # Threads that read ahead may go on: only what this thread does belongs to the graph.
+        with torch.cuda.graph(graph, pool, self._stream, capture_error_mode="thread_local"):
             found = fn()
         return graph, found
+
+
+class Captured:
+    """A function of a tree: run as it is the first time, captured the second, replayed from then on.
+
+    The tree is copied to where the graph reads it. Functions that never run side by side may share a memory pool.
+    """
+
+    def __init__(self, fn: Callable[[Tree], Tensor], pool: Any) -> None:
+        self._fn, self._pool = fn, pool
+        self._side = SideStream()
+        self._tree: Tree = {}
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._found: Tensor | None = None
+
+    def __call__(self, tree: Tree) -> Tensor:
+        if not self._tree:
+            self._tree = {name: tensor.clone() for name, tensor in tree.items()}
+            return self._side.run(lambda: self._fn(self._tree))
+        for name, tensor in tree.items():
+            self._tree[name].copy_(tensor)
+        if self._graph is None:
+            self._graph, self._found = self._side.capture(lambda: self._fn(self._tree), self._pool)
+        assert self._found is not None
+        self._graph.replay()
+        return self._found.clone()
 
 
 @cache

@@ -1,22 +1,27 @@
-"""How the steps of a phase are driven: one by one from the host, or captured once as a CUDA graph and replayed.
+"""How the steps of a phase are driven: one by one from the host, or captured as CUDA graphs and replayed.
 
-Data, memory, tables and state live on the device, and a step reads its row of the tables through a cursor there:
-replaying it needs no host work. Phases whose steps are alike share one graph: the next phase's tables are copied
-to where it reads them.
+Where all steps of a phase are alike and everything lives on the device, a step reads its row of the tables through a
+cursor there: replaying it needs no host work. Phases that look alike share one graph: the next phase's tables are
+copied to where it reads them.
+
+Where they are of several sorts (a current batch, or one of this or that old task, each with a head of its own), each
+sort is a graph, and a step's columns are copied to where it reads them. A network of hundreds of small kernels is
+bound by the host that launches them; replayed, by the device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from reprise.engine import Engine
-from reprise.feed import Feed
-from reprise.graphs import SideStream
+from reprise.feed import Feed, Sort
+from reprise.graphs import Captured, SideStream
 from reprise.method import Method
-from reprise.types import Batch
+from reprise.types import Batch, Tree
 
 WARM_UP = 3
 """Steps run eagerly before the capture; they are real steps of the training."""
@@ -77,21 +82,58 @@ class GraphStepper(Stepper):
         return self._table[first:last]
 
 
-class Steppers:
-    """Makes the steppers of a run: a graph where a phase allows it, one for all phases that look alike."""
+class SortStepper(Stepper):
+    """Steps of several sorts, each a CUDA graph of its own."""
 
-    def __init__(self, method: Method, engine: Engine, optimizer: str) -> None:
-        self.method, self.engine, self.optimizer = method, engine, optimizer
+    def __init__(self, method: Method, engine: Engine, feed: Feed, start: int, graphs: SortGraphs) -> None:
+        super().__init__(method, engine, feed, start)
+        self._graphs = graphs
+
+    def run(self, step: int) -> None:
+        columns = self.feed.columns(step)
+        graph = self._graphs.graph(self.feed.sort(step), columns)
+        self._losses.append(graph(columns))
+
+
+class SortGraphs:
+    """The captured steps of a run by sort and form: phases share them, since most sorts replay an old task."""
+
+    def __init__(self, method: Method, engine: Engine) -> None:
+        self.method, self.engine = method, engine
+        self._found: dict[object, Captured] = {}
+        # Steps never run side by side, so they may use the same memory.
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def graph(self, sort: Sort, columns: Tree) -> Captured:
+        key = sort, tuple((name, column.shape, column.dtype) for name, column in columns.items())
+        if key not in self._found:
+            self._found[key] = Captured(partial(self._step, sort), self._pool)
+        return self._found[key]
+
+    def _step(self, sort: Sort, columns: Tree) -> Tensor:
+        return self.method.step(self.engine, self.engine.reader.step(sort, columns))
+
+
+class Steppers:
+    """Makes the steppers of a run: graphs where a phase allows them, shared by phases as far as they look alike."""
+
+    def __init__(self, method: Method, engine: Engine) -> None:
+        self.method, self.engine = method, engine
         self._graphs: dict[object, GraphStepper] = {}
+        self._sorts: dict[frozenset[str], SortGraphs] = {}
+        """By what learns."""
 
     def stepper(self, feed: Feed, start: int = 0) -> Stepper:
-        """On a GPU, with steps all alike, an optimizer without host state and a method that allows it: a graph."""
-        alike = (
-            feed.uniform and self.optimizer == "sgd" and self.method.captures and self.engine.ranks is None
-        )
-        if not (feed.current.is_cuda and alike and feed.steps > max(start, feed.quiet) + WARM_UP + 1):
+        """On a GPU, with a method that allows it: graphs, if there are steps enough to be worth a capture."""
+        captures = feed.current.is_cuda and self.method.captures and self.engine.ranks is None
+        if not captures or feed.steps <= max(start, feed.quiet) + WARM_UP + 1:
             return Stepper(self.method, self.engine, feed, start)
         learning = frozenset(name for name, p in self.engine.params.items() if p.requires_grad)
+        if not (feed.uniform and feed.phase.train.source.resident):
+            if learning not in self._sorts:
+                # Graphs of parameters that have stopped learning will not be asked for again.
+                self._sorts = {learning: SortGraphs(self.method, self.engine)}
+            return SortStepper(self.method, self.engine, feed, start, self._sorts[learning])
         key = feed.form, learning
         if key in self._graphs:
             self._graphs[key].turn_to(feed, start)

@@ -127,7 +127,7 @@ class Trainer:
             cells, streams, self.reader, self.stacked, device, kernels, dividing, compiled
         )
         self.engine.enter(0)
-        self.steppers = Steppers(self.method, self.engine, self.experiment.optimizer)
+        self.steppers = Steppers(self.method, self.engine)
         self.needs = self.method.needs(self.stream)
         self.quotas = [quota_of(cell.experiment, self.stream, cell.experiment.m or 0) for cell in cells]
         self.memory = (

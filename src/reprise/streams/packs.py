@@ -6,11 +6,13 @@ probabilities): a quarter of the bytes of finished targets, which are made where
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from reprise.examples import Names, Source
+from reprise.examples import Names, Sent, Source
 from reprise.streams.taskonomy.domains import DEPTH, DOMAINS, TASKS, TaskonomyTask
 from reprise.streams.taskonomy.packed import Packed
 from reprise.streams.taskonomy.targets import depth_mask, target
@@ -66,10 +68,21 @@ class PackSource(Source):
             return columns
         return {name: column.to(self.device, non_blocking=True) for name, column in columns.items()}
 
-    def pinned(self, columns: Tree) -> Tree:
+    def send(self, columns: Tree) -> Sent:
         if self.device.type != "cuda":
-            return columns
-        return {name: column.pin_memory() for name, column in columns.items()}
+            return Sent(columns)
+        with torch.cuda.stream(self._copies):
+            sent = {
+                name: column.pin_memory().to(self.device, non_blocking=True)
+                for name, column in columns.items()
+            }
+            arrived = torch.cuda.Event()
+            arrived.record()
+        return Sent(sent, arrived)
+
+    @cached_property
+    def _copies(self) -> torch.cuda.Stream:
+        return torch.cuda.Stream(self.device)
 
     def to(self, device: torch.device) -> None:
         self.device = device
