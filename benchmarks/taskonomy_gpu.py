@@ -4,7 +4,8 @@
     python benchmarks/taskonomy_gpu.py study --data PACK --out DIR [--size 128] [--steps 200] [--seeds 0,1] [--jobs 4]
 
 speed  milliseconds a step and images a second on random images: a plain PyTorch loop of the same networks (float32,
-       TF32, bf16 channels-last, compiled) and our trainer's steps (ER and CAR), current and replaying ones apart;
+       TF32, bf16 channels-last, compiled) and our trainer's steps (ER and CAR), captured as graphs and step by step,
+       current and replaying ones apart;
        what CAR adds to ER; what it costs to read from mapped files instead of the GPU's memory. Writes speed.json.
 study  every cell of {SGD, EWC, Side-Tuning, multi-task, and ER, CAR, A-GEM at m = 16 and 64} for each seed, several
        processes at once (--jobs); records.jsonl grows as runs end and has the performance drops at the end.
@@ -35,11 +36,11 @@ from reprise.errors import Diverged
 from reprise.feed import Feed
 from reprise.keeping import Saving
 from reprise.ledger import settle
-from reprise.machine import set_arithmetic
 from reprise.pictures import draw_grids
 from reprise.reference import run_compared
 from reprise.results import environment, to_json
-from reprise.runner import run_experiments
+from reprise.runner import run_experiments, set_arithmetic
+from reprise.stepper import Stepper
 from reprise.streams import packs, stream_kind, stream_of
 from reprise.streams.scenes import Scenes
 from reprise.streams.taskonomy.domains import DOMAINS
@@ -150,6 +151,7 @@ class OurSteps:
         resident: bool = True,
         deterministic: bool = True,
         compiled: bool = False,
+        captured: bool = True,
     ) -> None:
         packs.COMFORT = 0.5 if resident else 0.0
         pool = random_scenes(4 * options.batch, options.size)
@@ -166,12 +168,16 @@ class OurSteps:
         self.feed: Feed = self.trainer.skip_to(1)
         self.replays = self.feed.plan.replays
         self.position = 0
+        trainer = self.trainer
+        if captured:
+            self.stepper = trainer.steppers.stepper(self.feed)
+        else:
+            self.stepper = Stepper(trainer.method, trainer.engine, self.feed, 0)
 
     def step(self) -> object:
-        trainer = self.trainer
-        loss = trainer.method.step(trainer.engine, self.feed.batches(self.position))
+        self.stepper.run(self.position)
         self.position += 1
-        return loss
+        return None
 
     def run_of(self, replaying: bool, count: int) -> None:
         """So many steps of one sort; the others in between are left out."""
@@ -293,6 +299,7 @@ def speed(options: argparse.Namespace) -> int:
     for how in ("float32", "tf32", "bf16"):
         plain(how)
     compare("")
+    compare("step by step", captured=False)
     compare("any order of sums", deterministic=False)
     wait_for_data("on the GPU", True)
     wait_for_data("mapped files", False)

@@ -36,12 +36,16 @@ class SideStream:
         self._needed = torch.cuda.memory_reserved() - before
         return found
 
+    def fits(self) -> bool:
+        """Whether there is memory for a capture."""
+        torch.cuda.empty_cache()
+        return torch.cuda.mem_get_info()[0] >= self._needed
+
     def capture(
         self, fn: Callable[[], Tensor | None], pool: Any = None
     ) -> tuple[torch.cuda.CUDAGraph, Tensor | None]:
         """The graph, and what `fn` returned: where its replays leave their result."""
-        torch.cuda.empty_cache()
-        if torch.cuda.mem_get_info()[0] < self._needed:
+        if not self.fits():
             raise torch.OutOfMemoryError(
                 f"a captured step would be out of memory: it takes {self._needed:,} bytes"
             )
@@ -56,23 +60,30 @@ class Captured:
     """A function of a tree: run as it is the first time, captured the second, replayed from then on.
 
     The tree is copied to where the graph reads it. Functions that never run side by side may share a memory pool.
+    One for whose capture there is no memory is always run as it is.
     """
 
     def __init__(self, fn: Callable[[Tree], Tensor], pool: Any) -> None:
         self._fn, self._pool = fn, pool
         self._side = SideStream()
-        self._tree: Tree = {}
+        self._tree: Tree | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._found: Tensor | None = None
+        self._fits: bool | None = None
 
     def __call__(self, tree: Tree) -> Tensor:
-        if not self._tree:
-            self._tree = {name: tensor.clone() for name, tensor in tree.items()}
-            return self._side.run(lambda: self._fn(self._tree))
+        if self._tree is None:
+            own = self._tree = {name: tensor.clone() for name, tensor in tree.items()}
+            return self._side.run(lambda: self._fn(own))
+        if self._fits is None:
+            self._fits = self._side.fits()
+        if not self._fits:
+            return self._fn(tree)
+        own = self._tree
         for name, tensor in tree.items():
-            self._tree[name].copy_(tensor)
+            own[name].copy_(tensor)
         if self._graph is None:
-            self._graph, self._found = self._side.capture(lambda: self._fn(self._tree), self._pool)
+            self._graph, self._found = self._side.capture(lambda: self._fn(own), self._pool)
         assert self._found is not None
         self._graph.replay()
         return self._found.clone()
