@@ -1,27 +1,21 @@
-"""ResNet-50 and the 15-layer decoder on a GPU: how fast a step is, and how the methods fare on a real building.
+"""ResNet-50 and the 15-layer decoder on a GPU: how fast a training step is.
 
-    python benchmarks/taskonomy_gpu.py speed --out DIR [--batch 64] [--size 256]
-    python benchmarks/taskonomy_gpu.py study --data PACK --out DIR [--size 128] [--steps 200] [--seeds 0,1] [--jobs 4]
+    python benchmarks/taskonomy_speed.py --out DIR [--batch 64] [--size 256]
 
-speed  milliseconds a step and images a second on random images: a plain PyTorch loop of the same networks (float32,
-       TF32, bf16 channels-last, compiled) and our trainer's steps (ER and CAR), captured as graphs and step by step,
-       current and replaying ones apart;
-       what CAR adds to ER; what it costs to read from mapped files instead of the GPU's memory. Writes speed.json.
-study  every cell of {SGD, EWC, Side-Tuning, multi-task, and ER, CAR, A-GEM at m = 16 and 64} for each seed, several
-       processes at once (--jobs); records.jsonl grows as runs end and has the performance drops at the end.
-       Pictures of test views by every method are written into DIR/store: look at them, do not publish them.
+Milliseconds a step and images a second on random images: a plain PyTorch loop of the same networks (float32, TF32,
+bf16 channels-last, compiled) and our trainer's steps (ER and CAR), captured as graphs and one by one, current
+and replaying ones apart; what CAR adds to ER; what it costs to read from mapped files instead of the GPU's memory.
+Writes speed.json, row by row.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +25,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reprise.build import Cell
-from reprise.config import Experiment, make_experiment
-from reprise.errors import Diverged
+from reprise.config import make_experiment
 from reprise.feed import Feed
-from reprise.keeping import Saving
 from reprise.ledger import settle
-from reprise.pictures import draw_grids
-from reprise.reference import run_compared
-from reprise.results import environment, to_json
-from reprise.runner import run_experiments, set_arithmetic
+from reprise.results import environment
+from reprise.runner import set_arithmetic
 from reprise.stepper import Stepper
 from reprise.streams import packs, stream_kind, stream_of
 from reprise.streams.scenes import Scenes
@@ -312,126 +302,21 @@ def speed(options: argparse.Namespace) -> int:
     return 0
 
 
-# ---- the study
-
-
-def cells(options: argparse.Namespace) -> list[tuple[str, dict[str, Any]]]:
-    found: list[tuple[str, dict[str, Any]]] = [
-        (name, {}) for name in ("multitask", "side_tuning", "ewc", "sgd")
-    ]
-    found += [(name, {"m": m}) for m in options.memories for name in ("agem", "car", "er")]
-    return [cell for cell in found if cell[0] in options.methods]
-
-
-def make(options: argparse.Namespace, method: str, more: dict[str, Any]) -> Experiment:
-    kind = stream_kind("taskonomy")
-    steps = options.steps * (kind.reference_steps or 1) if method == "multitask" else options.steps
-    given = {"size": options.size, "steps": steps, "precision": options.precision, "split": options.split}
-    given |= {"encoder": options.encoder, "batch": options.batch}
-    given |= {} if options.lr is None else {"lr": options.lr}
-    own = dict(field.split("=", 1) for field in options.set if field.split(".", 1)[0] == method)
-    given |= {name.split(".", 1)[1]: value for name, value in own.items()}
-    return make_experiment("taskonomy", method, given | more, kind.protocol_of(method))
-
-
-def one_run(
-    experiment: Experiment, seed: int, data: Path, device: str, store: Path, threads: int
-) -> list[dict[str, Any]]:
-    torch.set_num_threads(threads)
-    # A checkpoint of 343 million parameters and their optimizer is 4 GB: runs of minutes do without.
-    saving = Saving(minutes=1e9, tasks=False)
-    how = {"data": data, "device": device, "store": store, "workers": 2, "saving": saving}
-    return list(run_experiments([experiment], [seed], **how))
-
-
-def study(options: argparse.Namespace) -> int:
-    options.out.mkdir(parents=True, exist_ok=True)
-    store, lines = options.out / "store", options.out / "records.jsonl"
-    experiments = [make(options, method, more) for method, more in cells(options)]
-    wanted = [(e, seed) for seed in options.seeds for e in experiments]
-    threads = max(1, torch.get_num_threads() // options.jobs)
-    lost: set[Experiment] = set()
-    began = time.perf_counter()
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(options.jobs, context) as pool, lines.open("a") as file:
-        running = {
-            pool.submit(one_run, e, seed, options.data, options.device, store, threads): (e, seed)
-            for e, seed in wanted
-        }
-        for future in as_completed(running):
-            e, seed = running[future]
-            try:
-                (record,) = future.result()
-            except Diverged as error:
-                lost.add(e)
-                print(f"{e.method_name} m={e.m} seed {seed}: {error}", flush=True)
-                continue
-            file.write(to_json(record) + "\n")
-            file.flush()
-            after = time.perf_counter() - began
-            print(
-                f"{after:7.0f} s  {e.method_name} m={e.m} seed {seed}: {record['seconds']['total']:.0f} s",
-                flush=True,
-            )
-    there = [e for e in experiments if e not in lost]
-    records = list(run_compared(there, options.seeds, store, data=options.data, device=options.device))
-    if records:
-        lines.write_text("".join(to_json(record) + "\n" for record in records))
-    table(records)
-    for seed in options.seeds if records else ():
-        draw_grids(records, store, seed)
-    return 3 if lost else 0
-
-
-def table(records: Sequence[dict[str, Any]]) -> None:
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for record in records:
-        groups.setdefault((record["method"], record["m"]), []).append(record)
-    print(f"{'method':<12}{'m':>5}{'seeds':>7}{'forgetting %':>16}{'drop %':>16}")
-    for (method, m), own in groups.items():
-        shown = [_spread([r[key] for r in own]) for key in ("forgetting_percent", "performance_drop_percent")]
-        print(f"{method:<12}{m or '–':>5}{len(own):>7}{shown[0]:>16}{shown[1]:>16}")
-
-
-def _spread(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    return f"{np.mean(known):.1f} ± {np.std(known):.1f}" if known else "–"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("speed", "study"))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--size", type=int)
+    parser.add_argument("--size", type=int, default=256)
     parser.add_argument("--encoder", default="resnet50")
-    parser.add_argument("--blocks", type=int, default=10, help="speed: blocks that are timed")
-    parser.add_argument("--block", type=int, default=10, help="speed: steps of a block")
-    parser.add_argument("--warm", type=int, default=10, help="speed: steps before the timing")
+    parser.add_argument("--blocks", type=int, default=10, help="blocks that are timed")
+    parser.add_argument("--block", type=int, default=10, help="steps of a block")
+    parser.add_argument("--warm", type=int, default=10, help="steps before the timing")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--tune", action="store_true", help="speed: cudnn.benchmark")
-    parser.add_argument("--data", type=Path, help="study: a pack, or official folders")
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--lr", type=float, help="study: instead of the protocol's")
-    parser.add_argument("--seeds", type=lambda text: [int(s) for s in text.split(",")], default=[0, 1])
-    parser.add_argument("--memories", type=lambda text: [int(m) for m in text.split(",")], default=[16, 64])
-    parser.add_argument(
-        "--methods",
-        type=lambda text: text.split(","),
-        default=["sgd", "er", "car", "agem", "ewc", "side_tuning", "multitask"],
-    )
-    parser.add_argument("--precision", default="bf16")
-    parser.add_argument("--split", default="report", choices=("report", "validation"))
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--set", action="append", default=[], metavar="METHOD.FIELD=VALUE")
-    options = parser.parse_args()
-    options.size = options.size or (256 if options.what == "speed" else 128)
-    if options.what == "study" and options.data is None:
-        parser.error("study needs --data")
-    return speed(options) if options.what == "speed" else study(options)
+    parser.add_argument("--tune", action="store_true", help="cudnn.benchmark")
+    return speed(parser.parse_args())
 
 
 if __name__ == "__main__":
