@@ -28,8 +28,8 @@ from reprise.build import Cell
 from reprise.config import make_experiment
 from reprise.feed import Feed
 from reprise.ledger import settle
+from reprise.machine import set_arithmetic
 from reprise.results import environment
-from reprise.runner import set_arithmetic
 from reprise.stepper import Stepper
 from reprise.streams import packs, stream_kind, stream_of
 from reprise.streams.scenes import Scenes

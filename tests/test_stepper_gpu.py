@@ -11,7 +11,7 @@ from tiny import furthest, weights
 
 from reprise.checkpoint import capture, restore
 from reprise.feed import Feed
-from reprise.runner import set_arithmetic
+from reprise.machine import set_arithmetic
 from reprise.stepper import SortStepper, Stepper
 from reprise.streams import packs
 from reprise.train import Trainer
