@@ -129,7 +129,9 @@ class Steppers:
         if not captures or feed.steps <= max(start, feed.quiet) + WARM_UP + 1:
             return Stepper(self.method, self.engine, feed, start)
         learning = frozenset(name for name, p in self.engine.params.items() if p.requires_grad)
-        if not (feed.uniform and feed.phase.train.source.resident):
+        # With a head per task no two phases are alike, and graphs with memory of their own would fill the device.
+        alike = feed.uniform and self.engine.reader.shared_head
+        if not (alike and feed.phase.train.source.resident):
             if learning not in self._sorts:
                 # Graphs of parameters that have stopped learning will not be asked for again.
                 self._sorts = {learning: SortGraphs(self.method, self.engine)}
