@@ -4,8 +4,8 @@
     python benchmarks/taskonomy_study.py report --data PACK --out DIR [--seeds 0,1] [--memories 16,64]
 
 choose  on the validation points, seed 0: the learning rate, by ER at the largest memory: the lowest losses, relative
-        to those of the middle rate; then CAR's λ_fm and EWC's λ at that rate: the lowest performance drop. Writes
-        validation.jsonl and chosen.json.
+        to those of the middle rate; then, by the lowest performance drop, whether replay trains old heads (by ER),
+        and with that CAR's λ_fm and EWC's λ. Writes validation.jsonl and chosen.json.
 report  with these settings every cell of {SGD, EWC, Side-Tuning, multi-task, and ER, CAR, A-GEM at each memory} for
         each seed. Writes records.jsonl. Pictures of test views by every method are written into DIR/store: look at
         them, do not publish them.
@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from reprise.config import Experiment, make_experiment
+from reprise.config import Experiment, hash_of, make_experiment
 from reprise.errors import Diverged
 from reprise.keeping import Saving
 from reprise.pictures import draw_grids
@@ -42,6 +42,7 @@ WEIGHTS: dict[str, tuple[str, Sequence[float]]] = {
     "car": ("lam_fm", (0.1, 1.0, 5.0, 20.0, 50.0)),
     "ewc": ("lam", (1e1, 1e2, 1e3, 1e4, 1e5)),
 }
+HEADS = ("train", "hold")
 ALONE = ("multitask", "side_tuning", "ewc", "sgd")
 """Methods without a memory."""
 REMEMBERING = ("agem", "car", "er")
@@ -91,19 +92,29 @@ class Study:
         middle = final[sorted(final)[len(final) // 2]]
         lr = min(final, key=lambda rate: float(np.mean(final[rate] / middle)))
         print(f"learning rate {lr:g}", flush=True)
-        cells = [self.experiment("multitask", lr=lr, **common)]
+        reference = self.experiment("multitask", lr=lr, **common)
+        heads = [self.experiment("er", m=m, lr=lr, old_heads=how, **common) for how in HEADS]
+        found = self.run([reference, *heads], [0])
+        own = [r for r in found if r["method"] == "er"]
+        best = min(own, key=lambda r: r["performance_drop_percent"])["configuration"]["old_heads"]
+        chosen: dict[str, Any] = {"lr": lr, "er": {"old_heads": best}}
+        cells = [reference]
         for method, (field, values) in WEIGHTS.items():
-            own = {"m": m} if method in REMEMBERING else {}
-            cells += [self.experiment(method, lr=lr, **common, **own, **{field: value}) for value in values]
-        found = self.run(cells, [0])
-        chosen: dict[str, Any] = {"lr": lr}
+            fixed = {"m": m, "old_heads": best} if method == "car" else {}
+            cells += [self.experiment(method, lr=lr, **common, **fixed, **{field: value}) for value in values]
+        tried += [*found, *(more := self.run(cells, [0]))]
         for method, (field, _) in WEIGHTS.items():
-            runs = [r for r in found if r["method"] == method]
-            best = min(runs, key=lambda r: r["performance_drop_percent"])
-            chosen[method] = {field: best["configuration"][field]}
-            for r in runs:
-                print(f"{method} {field}={r['configuration'][field]:g}: {r['performance_drop_percent']:.1f}")
-        _write(self.options.out / "validation.jsonl", [*tried, *found])
+            runs = [r for r in more if r["method"] == method]
+            winner = min(runs, key=lambda r: r["performance_drop_percent"])
+            chosen[method] = {field: winner["configuration"][field]}
+            if method == "car":
+                chosen[method]["old_heads"] = best
+        for r in [*own, *more]:
+            c = r["configuration"]
+            about = " ".join(f"{name}={c[name]}" for name in ("old_heads", "lam_fm", "lam") if name in c)
+            print(f"{r['method']} {about}: {r['performance_drop_percent']}")
+        once = {hash_of(r["configuration"]): r for r in tried}
+        _write(self.options.out / "validation.jsonl", list(once.values()))
         (self.options.out / "chosen.json").write_text(json.dumps(chosen, indent=1) + "\n")
         print(json.dumps(chosen), flush=True)
         return chosen
