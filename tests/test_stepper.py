@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from scenes import scene_cell
 from tiny import CPU, cell, furthest, train, weights
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from reprise.feed import Feed
 from reprise.stepper import SortGraphs, SortStepper
@@ -111,3 +112,59 @@ def test_steps_of_several_sorts(method: str, monkeypatch: pytest.MonkeyPatch) ->
     else:  # A-GEM sees both in a step: a sort for each pair
         assert met == {"multitask": 1, "agem": 1 + sum(range(1, tasks))}.get(method, tasks)
     assert sum(one.calls for one in Copied.made) > 2 * met
+
+
+ATEN = torch.ops.aten
+
+
+class HostQuestions(TorchDispatchMode):
+    """Notes operations that a capture forbids on a GPU: a number or a shape read back, a constant brought there."""
+
+    FORBIDDEN = (
+        *(ATEN._local_scalar_dense, ATEN.item, ATEN.equal, ATEN.is_nonzero, ATEN.nonzero, ATEN.masked_select),
+        *(ATEN.lift, ATEN.lift_fresh),
+    )
+    BY_MASK = (ATEN.index, ATEN.index_put, ATEN.index_put_)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        packet = op.overloadpacket
+        masked = packet in self.BY_MASK and any(t is not None and t.dtype == torch.bool for t in args[1])
+        if masked or packet in self.FORBIDDEN:
+            self.asked.append(str(op))
+        return op(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("fields", [{}, {"clip": 1.0, "precision": "bf16"}], ids=str)
+@pytest.mark.parametrize(
+    "method", ["sgd", "er", "car", "agem", "ewc", "side_tuning", "multitask", "lwf", "derpp"]
+)
+def test_a_step_asks_nothing_of_the_host(
+    method: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From its second call on; Adam on a CPU counts its steps there, so plain SGD takes its place."""
+    questions, met = HostQuestions(), set()
+
+    class Questioned(Copied):
+        def __call__(self, tree: Tree) -> torch.Tensor:
+            if self not in met:
+                met.add(self)
+                return super().__call__(tree)
+            with questions:
+                return super().__call__(tree)
+
+    monkeypatch.setattr("reprise.stepper.Captured", Questioned)
+    monkeypatch.setattr("torch.cuda.graph_pool_handle", lambda: None)
+    trainer = Trainer([scene_cell(method, optimizer="sgd", **fields)], CPU)
+    graphs = SortGraphs(trainer.method, trainer.engine)
+    monkeypatch.setattr(
+        trainer.steppers,
+        "stepper",
+        lambda feed, start: SortStepper(trainer.method, trainer.engine, feed, start, graphs),
+    )
+    trainer.run()
+    assert met
+    assert questions.asked == []
