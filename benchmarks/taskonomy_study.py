@@ -131,7 +131,7 @@ def _train(
     torch.set_num_threads(threads)
     # A checkpoint of 343 million parameters and their optimizer is 4 GB: runs of minutes do without.
     saving = Saving(minutes=1e9, tasks=False)
-    how = {"data": data, "device": device, "store": store, "workers": 2, "saving": saving}
+    how: dict[str, Any] = {"data": data, "device": device, "store": store, "workers": 2, "saving": saving}
     return list(run_experiments([experiment], [seed], **how))
 
 
