@@ -171,14 +171,15 @@ def _memory_tensors(memory: Memory) -> Tree:
 def _restore_optimizer(engine: Engine, tensors: Tree) -> None:
     """What the optimizer knows of each parameter, laid out like it; counters stay where the optimizer keeps them."""
     engine.optimizer.state.clear()
-    capturable = engine.optimizer.defaults.get("capturable", False)
+    # Fused, it counts its steps where it makes them.
+    on_device = engine.optimizer.defaults.get("fused", False)
     for key, tensor in tensors.items():
         if not key.startswith("optimizer."):
             continue
         _, entry, name = key.split(".", 2)
         param = engine.params[name]
         if entry == COUNTER:
-            own = tensor.to(param.device if capturable else "cpu", copy=True)
+            own = tensor.to(param.device if on_device else "cpu", copy=True)
         else:
             own = torch.empty_like(param, requires_grad=False).copy_(tensor)
         engine.optimizer.state[param][entry] = own
