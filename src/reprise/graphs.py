@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar
 
@@ -51,9 +53,21 @@ class SideStream:
             )
         graph = torch.cuda.CUDAGraph()
         # Threads that read ahead may go on: only what this thread does belongs to the graph.
-        with torch.cuda.graph(graph, pool, self._stream, capture_error_mode="thread_local"):
+        with _no_collection(), torch.cuda.graph(graph, pool, self._stream, capture_error_mode="thread_local"):
             found = fn()
         return graph, found
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Garbage waits: a graph among it, destroyed in the middle of a capture, would spoil that."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class Captured:
