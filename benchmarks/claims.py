@@ -21,10 +21,12 @@ from recorded import (
 )
 
 METHODS, ABLATIONS, DRIFTS = (f"split-cifar-{name}.jsonl" for name in ("methods", "ablations", "drift"))
-ROOMS, BUILDING = "rooms.jsonl", "building.jsonl"
+ROOMS, BUILDING, BUILDING_VALIDATION = "rooms.jsonl", "building.jsonl", "building-validation.jsonl"
 HEADS, HEADS_VALIDATION = "rooms-heads.jsonl", "rooms-heads-validation.jsonl"
 CHOSEN = {"lam_fm": 0.1, "compress": "spatial_channel", "m": 16}
 """CAR on rooms as the validation worlds chose it."""
+ON_POINTS: dict[str, dict[str, Any]] = {"car": {"lam_fm": 0.1}, "ewc": {"lam": 1e6}}
+"""CAR and EWC on the building as the validation points chose them."""
 
 
 def cifar(method: str, m: int | None = None) -> Cell:
@@ -62,8 +64,8 @@ def squeezed(compress: str, sequence: str) -> Cell:
     return rooms("car", sequence, lam_fm=5.0, compress=compress)
 
 
-def building(method: str, m: int | None = None) -> Cell:
-    return Cell(BUILDING, method, {"m": m} if m else {})
+def building(method: str, m: int | None = None, **fields: Any) -> Cell:
+    return Cell(BUILDING, method, ({"m": m} if m else {}) | ON_POINTS.get(method, {}) | fields)
 
 
 SEQUENCES = (("1", "rooms, sequence 1"), ("2", "rooms, sequence 2"))

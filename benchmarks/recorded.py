@@ -96,6 +96,10 @@ def spread(values: Sequence[float], digits: int) -> str:
     return f"{np.mean(values):.{digits}f} ± {np.std(values):.{digits}f}" if values else "–"
 
 
+ENOUGH = 3
+"""Seeds of a clear answer: between two, an interval can be narrow by luck."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """What a comparison says of a claim."""
@@ -133,7 +137,7 @@ class Comparison:
             return Answer("clearly against", "better" if better else "worse", shown)
         says = "for" if better == (self.claim == "better") else "against"
         word = {"for": "yes", "against": "no"}[says]
-        if difference.clear:
+        if difference.clear and difference.n >= ENOUGH:
             return Answer(f"clearly {says}", word, shown)
         if len({mine[seed] < theirs[seed] for seed in mine.keys() & theirs.keys()}) == 1:
             return Answer(f"weakly {says}", f"{word}, in every seed", shown)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from claims import (
+    BUILDING_VALIDATION,
     DRIFTS,
     HEADS_VALIDATION,
     TWICE,
@@ -157,14 +158,43 @@ def _buildings() -> dict[str, Cell]:
 
 
 def building_table() -> str:
+    cells = _buildings() | {f"`car`, {m}, λ_fm = 50": building("car", m, lam_fm=50.0) for m in (16, 64)}
     rows = []
-    for name, cell in _buildings().items():
-        runs = cell.runs()
-        sizes = [runs[0]["bytes"][what] / 1e6 for what in ("total", "model")]
-        seconds = np.mean([r["seconds"]["total"] for r in runs])
+    for name, cell in (cells | {"`ewc`, λ = 1e4": building("ewc", lam=1e4)}).items():
+        sizes = [cell.runs()[0]["bytes"][what] / 1e6 for what in ("total", "model")]
         shown = [cell.show(metric) for metric in (FORGETTING_PERCENT, DROP)]
-        rows.append([name, *shown, f"{sizes[0]:.1f}", f"{sizes[1]:.0f}", f"{seconds:.0f}"])
-    return table(["method, m a task", "forgetting %", "drop %", "kept, MB", "model, MB", "seconds"], rows)
+        rows.append([name, *shown, f"{sizes[0]:.1f}", f"{sizes[1]:.0f}"])
+    return table(["method, m a task", "forgetting %", "drop %", "kept, MB", "model, MB"], rows)
+
+
+def building_rates_table() -> str:
+    """ER on the validation points: final losses in units of those of the rate and heads that were chosen."""
+    runs = {
+        (r["configuration"]["lr"], r["configuration"]["old_heads"]): np.array(r["matrix"]["loss"][-1])
+        for r in records(BUILDING_VALIDATION)
+        if r["method"] == "er"
+    }
+    heads = ("train", "hold")
+    rows = [
+        [f"{lr:g}", *(f"{np.mean(runs[lr, how] / runs[3e-4, 'train']):.3f}" for how in heads)]
+        for lr in sorted({lr for lr, _ in runs})
+    ]
+    return table(["learning rate", *(f"`--old_heads {how}`" for how in heads)], rows)
+
+
+def building_weights_table() -> str:
+    """CAR's and EWC's weights on the validation points, below ER, which is CAR without matching."""
+    tried = [("ER", Cell(BUILDING_VALIDATION, "er", {"lr": 3e-4, "old_heads": "train"}))]
+    for method, field, name in (("car", "lam_fm", "CAR, λ_fm"), ("ewc", "lam", "EWC, λ")):
+        values = {r["configuration"][field] for r in records(BUILDING_VALIDATION) if r["method"] == method}
+        tried += [
+            (f"{name} = {v:,g}", Cell(BUILDING_VALIDATION, method, {field: v})) for v in sorted(values)
+        ]
+    rows = []
+    for name, cell in tried:
+        (run,) = cell.runs()
+        rows.append([name, *(f"{metric.of(run):.1f}" for metric in (FORGETTING_PERCENT, DROP))])
+    return table(["", "forgetting %", "drop %"], rows)
 
 
 def mini_table() -> str:
@@ -285,6 +315,8 @@ def page() -> str:
         "ALTERNATIVES": alternatives_table,
         "MINI": mini_table,
         "BUILDING": building_table,
+        "BUILDING RATES": building_rates_table,
+        "BUILDING WEIGHTS": building_weights_table,
         "BUILDING TASKS": lambda: tasks_table(_buildings()),
         "ROOMS": rooms_table,
         "STUDIES": studies_table,

@@ -27,7 +27,7 @@ def taskonomy_1() -> Sheet:
     """Table 1: what each method keeps, forgets and loses on Taskonomy's first sequence.
 
     Command: `reprise reproduce taskonomy_1 --scale paper --data DIR`.
-    Time: smoke 25 s. A replaying run of the full setting would take 2.9 h on one H200: 262,500 steps of 39 ms.
+    Time: smoke 25 s. A replaying run of the full setting would take 2.8 h on one H200: 262,500 steps of 38 ms.
     Expected: replay (ER) forgets a fraction of what SGD and EWC do, more memory helps, Side-Tuning forgets nothing.
     """
     table, places = printed_table("taskonomy_1"), list[Place]()
