@@ -187,9 +187,7 @@ def building_weights_table() -> str:
     tried = [("ER", Cell(BUILDING_VALIDATION, "er", {"lr": 3e-4, "old_heads": "train"}))]
     for method, field, name in (("car", "lam_fm", "CAR, λ_fm"), ("ewc", "lam", "EWC, λ")):
         values = {r["configuration"][field] for r in records(BUILDING_VALIDATION) if r["method"] == method}
-        tried += [
-            (f"{name} = {v:,g}", Cell(BUILDING_VALIDATION, method, {field: v})) for v in sorted(values)
-        ]
+        tried += [(f"{name} = {v:,g}", Cell(BUILDING_VALIDATION, method, {field: v})) for v in sorted(values)]
     rows = []
     for name, cell in tried:
         (run,) = cell.runs()
