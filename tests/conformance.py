@@ -565,7 +565,7 @@ def check_capture(world: World, name: str) -> None:
     if not getattr(METHODS[name], "captures", True):
         return
     for seeds in ((0,), (0, 1)):
-        # Adam's own bookkeeping is on the host; steps with it are never captured.
+        # On a CPU Adam counts its steps on the host.
         trainer = Trainer([world.cell(name, seed, optimizer="sgd", lr=0.01) for seed in seeds], CPU)
         feed, engine = later_feed(trainer), trainer.engine
         for step in range(feed.steps):

@@ -174,6 +174,24 @@ def test_tasks_of_all_kinds_one_by_one_give_the_streams_matrix(method: reprise.M
         assert torch.equal(value, trainer.engine.params[name]), name
 
 
+@pytest.mark.parametrize(
+    ("parts", "capturable"),
+    [
+        (None, True),
+        (OwnParts(None, "convnet-small"), True),
+        (OwnParts(net()), False),
+        (OwnParts(None, "convnet-small", heads={0: nn.Identity()}), False),
+    ],
+)
+def test_modules_of_other_people_are_not_captured(parts: OwnParts | None, capturable: bool) -> None:
+    """They may ask something of the host in a step, which a CUDA graph cannot repeat."""
+    stream = as_stream(own_tasks())
+    experiment = settle(Experiment("own", reprise.SGD(), encoder="convnet-small", **SHORT), stream)
+    trainer = Trainer([Cell(experiment, 0, stream, parts)], CPU)
+    assert trainer.steppers.captures is capturable
+    assert not trainer.evaluator.captures, "a CPU has no graphs"
+
+
 def test_learning_holds_off_forgetting_and_answers_have_the_right_form() -> None:
     x, colour, _, grey = scenes(64)
     learner = Learner(net(), reprise.ER(), m_per_task=32, lr=0.01, batch=8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from tiny import CPU, cell, furthest, train, weights
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from reprise.feed import Feed
+from reprise.graphs import uncollected
 from reprise.stepper import SortGraphs, SortStepper
 from reprise.train import Trainer
 from reprise.types import Tree
@@ -112,6 +114,24 @@ def test_steps_of_several_sorts(method: str, monkeypatch: pytest.MonkeyPatch) ->
     else:  # A-GEM sees both in a step: a sort for each pair
         assert met == {"multitask": 1, "agem": 1 + sum(range(1, tasks))}.get(method, tasks)
     assert sum(one.calls for one in Copied.made) > 2 * met
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_waits_for_a_capture(enabled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the capture fails; a collector that was off stays off."""
+    calls: list[str] = []
+    monkeypatch.setattr(gc, "isenabled", lambda: enabled)
+    monkeypatch.setattr(gc, "disable", lambda: calls.append("off"))
+    monkeypatch.setattr(gc, "enable", lambda: calls.append("on"))
+
+    def fails() -> None:
+        with uncollected():
+            calls.append("capture")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    assert calls == ["off", "capture", *(["on"] if enabled else [])]
 
 
 ATEN = torch.ops.aten

@@ -33,6 +33,11 @@ class Cell:
     parts: Parts | None = None
     """Encoder and heads, where they are not those of the experiment's name."""
 
+    @property
+    def capturable(self) -> bool:
+        """Whether its passes may become CUDA graphs: modules of other people may ask something of the host."""
+        return self.parts is None or self.parts.ours
+
 
 def under_one_method(cells: Sequence[Cell]) -> list[Cell]:
     """The cells as lanes of the most derived of their methods: those of an ancestor take its neutral values."""

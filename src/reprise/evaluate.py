@@ -35,8 +35,12 @@ images take less memory than a training step does."""
 class Evaluator:
     """Scores tasks by their test examples. `tests` has each task's, `memory` what a method's answer may look at."""
 
-    def __init__(self, engine: Engine, tests: Sequence[Examples], memory: Memory | None) -> None:
+    def __init__(
+        self, engine: Engine, tests: Sequence[Examples], memory: Memory | None, capturable: bool
+    ) -> None:
         self.engine, self.tests, self.memory = engine, tests, memory
+        # Heads of different shapes would be a graph each, for a few chunks: not worth the capture.
+        self.captures = capturable and engine.reader.shared_head and engine.reader.device.type == "cuda"
         self._passes: dict[object, Captured] = {}
         self._pool: Any = None
 
@@ -54,11 +58,8 @@ class Evaluator:
         columns = self.memory.columns(task) if self.memory is not None else {}
         ranks, place = self.engine.ranks, self.engine.reader.device.type
         chunks = self.engine.chunks(test, CHUNK[place], ranks)
-        # Heads of different shapes would be a graph each, for a few chunks: not worth the capture.
-        if place != "cuda" or not self.engine.reader.shared_head:
-            parts = [self._score(chunk, task, columns) for chunk in chunks]
-        else:
-            parts = [self._replayed(chunk, task, columns) for chunk in chunks]
+        score = self._replayed if self.captures else self._score
+        parts = [score(chunk, task, columns) for chunk in chunks]
         if ranks is None:
             return torch.stack(parts).sum(0)
         # A rank whose share has no chunk adds nothing.
@@ -96,9 +97,8 @@ class Evaluator:
         return engine.compute(engine.method.score, engine.reader.batch(columns, task), memory)
 
     def _replayed(self, columns: Tree, task: int, memory: Tree) -> Tensor:
-        """The same by the captured pass of its form; examples of one shape have the task among their columns."""
-        head = None if self.engine.reader.shared_head else task
-        key = head, tuple((name, column.shape, column.dtype) for name, column in columns.items())
+        """The same by the captured pass of its form; the task is among the columns."""
+        key = tuple((name, column.shape, column.dtype) for name, column in columns.items())
         if key not in self._passes:
             # Passes never run side by side, so they may use the same memory.
             self._pool = self._pool or torch.cuda.graph_pool_handle()

@@ -53,13 +53,13 @@ class SideStream:
             )
         graph = torch.cuda.CUDAGraph()
         # Threads that read ahead may go on: only what this thread does belongs to the graph.
-        with _no_collection(), torch.cuda.graph(graph, pool, self._stream, capture_error_mode="thread_local"):
+        with uncollected(), torch.cuda.graph(graph, pool, self._stream, capture_error_mode="thread_local"):
             found = fn()
         return graph, found
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """Garbage waits: a graph among it, destroyed in the middle of a capture, would spoil that."""
     enabled = gc.isenabled()
     gc.disable()

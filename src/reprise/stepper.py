@@ -117,15 +117,16 @@ class SortGraphs:
 class Steppers:
     """Makes the steppers of a run: graphs where a phase allows them, shared by phases as far as they look alike."""
 
-    def __init__(self, method: Method, engine: Engine) -> None:
+    def __init__(self, method: Method, engine: Engine, capturable: bool = True) -> None:
         self.method, self.engine = method, engine
+        self.captures = capturable and method.captures and engine.ranks is None
         self._graphs: dict[object, GraphStepper] = {}
         self._sorts: dict[frozenset[str], SortGraphs] = {}
         """By what learns."""
 
     def stepper(self, feed: Feed, start: int = 0) -> Stepper:
-        """On a GPU, with a method that allows it: graphs, if there are steps enough to be worth a capture."""
-        captures = feed.current.is_cuda and self.method.captures and self.engine.ranks is None
+        """On a GPU, with a method and modules that allow it: graphs, if there are steps enough to be worth them."""
+        captures = feed.current.is_cuda and self.captures
         if not captures or feed.steps <= max(start, feed.quiet) + WARM_UP + 1:
             return Stepper(self.method, self.engine, feed, start)
         learning = frozenset(name for name, p in self.engine.params.items() if p.requires_grad)

@@ -127,7 +127,8 @@ class Trainer:
             cells, streams, self.reader, self.stacked, device, kernels, dividing, compiled
         )
         self.engine.enter(0)
-        self.steppers = Steppers(self.method, self.engine)
+        capturable = cells[0].capturable
+        self.steppers = Steppers(self.method, self.engine, capturable)
         self.needs = self.method.needs(self.stream)
         self.quotas = [quota_of(cell.experiment, self.stream, cell.experiment.m or 0) for cell in cells]
         self.memory = (
@@ -135,7 +136,7 @@ class Trainer:
         )
         if self.memory is not None:
             self.memory.replays_current = self.needs.current_task
-        self.evaluator = Evaluator(self.engine, self.tests, self.memory)
+        self.evaluator = Evaluator(self.engine, self.tests, self.memory, capturable)
         self.outcomes = [Outcome(bytes=self._ledger(lane)) for lane in range(len(cells))]
         self.cursor = Cursor()
         self.observer = observer or Observer()

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,10 @@ Shape = tuple[int, ...]
 class Parts(Protocol):
     """Makes the parts of a model, initialised from the current generator."""
 
+    @property
+    def ours(self) -> bool:
+        """Whether all of them are modules of this library, whose passes ask nothing of the host."""
+
     def encoder(self) -> nn.Module: ...
 
     def taps(self, encoder: nn.Module, input_shape: Shape) -> tuple[str, ...]:
@@ -37,6 +41,7 @@ class NamedParts:
     """An encoder of the table, and the head that belongs to it."""
 
     name: str
+    ours: ClassVar[bool] = True
 
     def encoder(self) -> nn.Module:
         return build_encoder(self.name)
@@ -63,6 +68,10 @@ class OwnParts:
     heads: Mapping[int, nn.Module] = field(default_factory=dict)
     tapped: tuple[str, ...] | None = None
     targets: Mapping[int, Shape] = field(default_factory=dict)
+
+    @property
+    def ours(self) -> bool:
+        return self.built is not None and not self.heads
 
     def encoder(self) -> nn.Module:
         if self.built is not None:
