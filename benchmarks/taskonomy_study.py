@@ -69,9 +69,7 @@ class Study:
             running = {pool.submit(_train, e, seed, *how): (e, seed) for seed in seeds for e in experiments}
             for future in as_completed(running):
                 e, seed = running[future]
-                about = (
-                    f"{time.perf_counter() - began:7.0f} s  {e.method_name} m={e.m} lr={e.lr:g} seed {seed}"
-                )
+                about = f"{time.perf_counter() - began:7.0f} s  {_label(e)} seed {seed}"
                 try:
                     (record,) = future.result()
                 except Diverged as error:
@@ -133,6 +131,12 @@ def _train(
     saving = Saving(minutes=1e9, tasks=False)
     how: dict[str, Any] = {"data": data, "device": device, "store": store, "workers": 2, "saving": saving}
     return list(run_experiments([experiment], [seed], **how))
+
+
+def _label(e: Experiment) -> str:
+    fields = {"m": e.m if e.method.replays else None, "lr": e.lr}
+    fields |= {name: getattr(e.method, name, None) for name in ("lam_fm", "lam")}
+    return " ".join([e.method_name, *(f"{name}={v:g}" for name, v in fields.items() if v is not None)])
 
 
 def _write(path: Path, records: Sequence[Record]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -12,6 +12,7 @@ from scenes import scene_cell
 from tiny import CPU, cell, furthest, train, weights
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from reprise.build import Cell
 from reprise.feed import Feed
 from reprise.graphs import uncollected
 from reprise.stepper import SortGraphs, SortStepper
@@ -90,23 +91,29 @@ class Copied:
         return self.fn(self.tree)
 
 
-@pytest.mark.parametrize("method", ["sgd", "er", "car", "agem", "ewc", "side_tuning", "multitask"])
-def test_steps_of_several_sorts(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each sort a function of its own, kept from phase to phase: the same bits as step by step."""
-    plain = train(scene_cell(method))
+def by_sorts(cells: Sequence[Cell], captured: type[Copied], monkeypatch: pytest.MonkeyPatch) -> Trainer:
+    """A trainer after its run on a CPU, whose steps go through the sorts of a GPU's."""
     monkeypatch.setattr(Copied, "made", [])
-    monkeypatch.setattr("reprise.stepper.Captured", Copied)
+    monkeypatch.setattr("reprise.stepper.Captured", captured)
     monkeypatch.setattr("torch.cuda.graph_pool_handle", lambda: None)
-    trainer = Trainer([scene_cell(method)], CPU)
+    trainer = Trainer(cells, CPU)
     graphs = SortGraphs(trainer.method, trainer.engine)
     monkeypatch.setattr(
         trainer.steppers,
         "stepper",
         lambda feed, start: SortStepper(trainer.method, trainer.engine, feed, start, graphs),
     )
-    outcomes = trainer.run()
+    trainer.run()
+    return trainer
+
+
+@pytest.mark.parametrize("method", ["sgd", "er", "car", "agem", "ewc", "side_tuning", "multitask"])
+def test_steps_of_several_sorts(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sort a function of its own, kept from phase to phase: the same bits as step by step."""
+    plain = train(scene_cell(method))
+    trainer = by_sorts([scene_cell(method)], Copied, monkeypatch)
     assert furthest(weights(plain), weights(trainer)) == 0
-    assert outcomes[0].loss == plain.outcomes[0].loss
+    assert trainer.outcomes[0].loss == plain.outcomes[0].loss
     met = len(Copied.made)
     tasks = len(trainer.stream.tasks)
     if method in ("er", "car"):  # a current batch of each task, or a replayed one of each but the last
@@ -114,6 +121,20 @@ def test_steps_of_several_sorts(method: str, monkeypatch: pytest.MonkeyPatch) ->
     else:  # A-GEM sees both in a step: a sort for each pair
         assert met == {"multitask": 1, "agem": 1 + sum(range(1, tasks))}.get(method, tasks)
     assert sum(one.calls for one in Copied.made) > 2 * met
+
+
+@pytest.mark.parametrize("method", ["er", "car", "derpp"])
+@pytest.mark.parametrize("seeds", [(0,), (0, 1)])
+def test_sorts_of_lanes_and_split_streams(
+    method: str, seeds: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a coin decides what a step sees: a current batch or a replayed one, for all tasks."""
+    cells = [cell(method, seed, p_replay=0.5, steps=8) for seed in seeds]
+    plain = train(*cells)
+    trainer = by_sorts(cells, Copied, monkeypatch)
+    assert furthest(weights(plain), weights(trainer)) == 0
+    assert [one.accuracy for one in trainer.outcomes] == [one.accuracy for one in plain.outcomes]
+    assert len(Copied.made) == 2
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -176,15 +197,6 @@ def test_a_step_asks_nothing_of_the_host(
             with questions:
                 return super().__call__(tree)
 
-    monkeypatch.setattr("reprise.stepper.Captured", Questioned)
-    monkeypatch.setattr("torch.cuda.graph_pool_handle", lambda: None)
-    trainer = Trainer([scene_cell(method, optimizer="sgd", **fields)], CPU)
-    graphs = SortGraphs(trainer.method, trainer.engine)
-    monkeypatch.setattr(
-        trainer.steppers,
-        "stepper",
-        lambda feed, start: SortStepper(trainer.method, trainer.engine, feed, start, graphs),
-    )
-    trainer.run()
+    by_sorts([scene_cell(method, optimizer="sgd", **fields)], Questioned, monkeypatch)
     assert met
     assert questions.asked == []
