@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -14,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from reprise.build import Cell
 from reprise.feed import Feed
-from reprise.graphs import uncollected
+from reprise.graphs import Captured, uncollected
 from reprise.stepper import SortGraphs, SortStepper
 from reprise.train import Trainer
 from reprise.types import Tree
@@ -135,6 +136,38 @@ def test_sorts_of_lanes_and_split_streams(
     assert furthest(weights(plain), weights(trainer)) == 0
     assert [one.accuracy for one in trainer.outcomes] == [one.accuracy for one in plain.outcomes]
     assert len(Copied.made) == 2
+
+
+class Side:
+    """Stands in for a side stream: a graph is the function itself."""
+
+    def __init__(self, free: int) -> None:
+        self.free, self.asked, self.captures = free, 0, 0
+
+    def run(self, fn: Callable[[], torch.Tensor]) -> torch.Tensor:
+        return fn()
+
+    def fits(self, times: int = 1) -> bool:
+        self.asked += 1
+        return self.free >= times
+
+    def capture(self, fn: Callable[[], torch.Tensor], pool: object) -> tuple[Any, torch.Tensor]:
+        self.captures += 1
+        found = torch.zeros(())
+        return SimpleNamespace(replay=lambda: found.copy_(fn())), found
+
+
+@pytest.mark.parametrize(("free", "captures"), [(0, 0), (1, 0), (2, 1)])
+def test_a_step_is_captured_where_another_still_fits_beside_it(
+    free: int, captures: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = Side(free)
+    monkeypatch.setattr("reprise.graphs.SideStream", lambda: side)
+    step = Captured(lambda tree: 2 * tree["x"], None)
+    given = [torch.tensor(float(value)) for value in (1, 2, 3, 4)]
+    found = [step({"x": x}) for x in given]
+    assert [x.item() for x in found] == [2, 4, 6, 8]
+    assert (side.captures, side.asked) == (captures, 1)
 
 
 @pytest.mark.parametrize("enabled", [True, False])

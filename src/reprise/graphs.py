@@ -38,10 +38,10 @@ class SideStream:
         self._needed = torch.cuda.memory_reserved() - before
         return found
 
-    def fits(self) -> bool:
-        """Whether there is memory for a capture."""
+    def fits(self, times: int = 1) -> bool:
+        """Whether there is memory for so many times what the run took."""
         torch.cuda.empty_cache()
-        return torch.cuda.mem_get_info()[0] >= self._needed
+        return torch.cuda.mem_get_info()[0] >= times * self._needed
 
     def capture(
         self, fn: Callable[[], Tensor | None], pool: Any = None
@@ -73,8 +73,8 @@ def uncollected() -> Iterator[None]:
 class Captured:
     """A function of a tree: run as it is the first time, captured the second, replayed from then on.
 
-    The tree is copied to where the graph reads it. Functions that never run side by side may share a memory pool.
-    One for whose capture there is no memory is always run as it is.
+    The tree is copied to where the graph reads it. Functions that never run side by side may share a memory pool. It
+    stays taken: where others could not be run as they are beside it, this one is always run so.
     """
 
     def __init__(self, fn: Callable[[Tree], Tensor], pool: Any) -> None:
@@ -90,7 +90,7 @@ class Captured:
             own = self._tree = {name: tensor.clone() for name, tensor in tree.items()}
             return self._side.run(lambda: self._fn(own))
         if self._fits is None:
-            self._fits = self._side.fits()
+            self._fits = self._side.fits(times=2)
         if not self._fits:
             return self._fn(tree)
         own = self._tree
