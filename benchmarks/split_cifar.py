@@ -215,6 +215,7 @@ def main() -> int:
     parser.add_argument("--second", action="store_true", help="of the chosen settings only the second")
     parser.add_argument("--stream", default="split-cifar")
     options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
     cells = SETS[options.which]()
     if options.cells:
         first, end = (int(text) for text in options.cells.split(":"))
