@@ -22,7 +22,7 @@ from reprise.reference import reference_of, run_compared
 from reprise.streams import STREAMS, stream_kind, stream_of
 from reprise.streams.loading import Wanted, load_rooms, load_taskonomy
 from reprise.streams.rooms.worlds import Worlds, number_of
-from reprise.streams.scenes import divide_buildings, divide_points, task_names
+from reprise.streams.scenes import divide_points, task_names
 from reprise.streams.taskonomy import TASKS, load_pack
 from reprise.train import Trainer
 
@@ -85,30 +85,6 @@ def test_the_points_of_a_building_stay_together_and_are_divided_alike_every_time
         others = {tuple(view[:2]) for view in packed.views[first != part]}
         assert not points & others
     assert (first == "train").sum() > len(first) / 2
-
-
-def test_buildings_are_divided_by_the_paper_by_points_or_by_an_official_file(tmp_path: Path) -> None:
-    paper = divide_buildings("paper", [*_paper(), "cauthron"])[1]
-    assert [len(paper[part]) for part in ("train", "validation", "test")] == [43, 4, 6]
-    assert divide_buildings("auto", _paper())[0] == "paper"
-    assert divide_buildings("auto", ["cauthron"]) == ("points", {})
-    file = tmp_path / "train_val_test_tiny.csv"
-    file.write_text("id,train,val,test\na,1,0,0\nb,0,1,0\nc,0,0,1\nd,1,0,0\n")
-    how, parts = divide_buildings(str(file), "abcd")
-    assert (how, parts) == (str(file), {"train": ("a", "d"), "validation": ("b",), "test": ("c",)})
-    with pytest.raises(InputError, match="not there: d"):
-        divide_buildings(str(file), "abc")
-    with pytest.raises(InputError, match="'half' is no division"):
-        divide_buildings("half", "abc")
-    file.write_text("name\na\n")
-    with pytest.raises(InputError, match="no columns id, train, val, test"):
-        divide_buildings(str(file), "abc")
-
-
-def _paper() -> list[str]:
-    from reprise.streams.taskonomy.domains import PAPER_TEST, PAPER_TRAIN
-
-    return [*PAPER_TRAIN, *PAPER_TEST]
 
 
 def test_sequences_are_the_papers_or_ones_own() -> None:

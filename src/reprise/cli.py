@@ -82,7 +82,8 @@ DATA_FLAGS = {
     "out": "folder of the pack",
     "size": "pixels a side (default: 256)",
     "tasks": "only what these tasks need: curvature,normal,... (default: all 11)",
-    "buildings": "names of buildings (default: all); of rooms, numbers of worlds to train, validate, test on: 4,1,1",
+    "buildings": "names of buildings, or of a split: paper, tiny, medium, full, fullplus (default: all); of rooms, "
+    "numbers of worlds to train, validate, test on: 4,1,1",
     "views": "views of each world (default: 32)",
     "workers": "processes (default: as many as there are cores)",
 }

@@ -18,6 +18,7 @@ from reprise.streams.check import CHECKS, Report, check
 from reprise.streams.fetch import fetch_cifar100
 from reprise.streams.rooms.worlds import Worlds, write_worlds
 from reprise.streams.taskonomy import check_taskonomy, load_pack, pack
+from reprise.streams.taskonomy.buildings import named_buildings
 from reprise.streams.taskonomy.packed import ABOUT
 from reprise.values import read_value, show_bytes
 
@@ -58,7 +59,7 @@ def _check_scenes(folder: Path, options: Mapping[str, Any]) -> Report:
         sound = f"a pack of {len(packed)} views, {packed.size} x {packed.size}: every checksum is right"
         return Report(not damaged, damaged or [sound])
     with _bar("checking views", MofNCompleteColumn()) as tell:
-        return check_taskonomy(folder, _names(options, "tasks"), _names(options, "buildings"), tell)
+        return check_taskonomy(folder, _names(options, "tasks"), _buildings(options), tell)
 
 
 def fetch_data(name: str, folder: Path) -> None:
@@ -84,7 +85,7 @@ def pack_data(name: str, folder: Path, options: Mapping[str, Any]) -> None:
             folder,
             options["out"],
             size,
-            _names(options, "buildings"),
+            _buildings(options),
             _names(options, "tasks"),
             workers,
             tell,
@@ -110,6 +111,11 @@ def _number(options: Mapping[str, Any], name: str, default: int) -> int:
     if value < 1:
         raise InputError(f"{name}: {value} is not positive; give 1 or more.")
     return value
+
+
+def _buildings(options: Mapping[str, Any]) -> tuple[str, ...] | None:
+    names = _names(options, "buildings")
+    return None if names is None else named_buildings(names)
 
 
 def _names(options: Mapping[str, Any], name: str) -> tuple[str, ...] | None:

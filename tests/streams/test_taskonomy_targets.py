@@ -11,14 +11,10 @@ import torch
 from reprise.errors import InputError
 from reprise.streams.taskonomy.domains import (
     DOMAINS,
-    PAPER_TEST,
-    PAPER_TRAIN,
     SCENE_CLASSES,
     SEQUENCES,
-    SPLITS,
     TASKS,
     domains_of,
-    find_split,
     find_tasks,
 )
 from reprise.streams.taskonomy.resize import resize
@@ -55,17 +51,6 @@ def test_sequences_are_orders_of_all_tasks() -> None:
     assert SEQUENCES["2"][:3] == ("depth", "keypoints2d", "segment_semantic")
     assert SEQUENCES["2"][-1] == "edge_texture"
     assert all(set(order) == set(TASKS) and len(order) == 11 for order in SEQUENCES.values())
-
-
-def test_the_papers_lists() -> None:
-    assert (len(PAPER_TRAIN), len(PAPER_TEST)) == (47, 6)
-    assert len({*PAPER_TRAIN, *PAPER_TEST}) == 53
-    assert (PAPER_TRAIN[0], PAPER_TRAIN[-1], PAPER_TEST[0]) == ("cutlerville", "archer", "moberly")
-    assert find_split("paper", [*PAPER_TRAIN, *PAPER_TEST, "other"]) == SPLITS["paper"]
-    with pytest.raises(InputError, match="1 buildings are not there: cisne"):
-        find_split("paper", {*PAPER_TRAIN, *PAPER_TEST} - {"cisne"})
-    with pytest.raises(InputError, match="'tiny' is not known; choose one of paper"):
-        find_split("tiny", [])
 
 
 def test_scene_classes() -> None:

@@ -22,7 +22,8 @@ from reprise.examples import Examples
 from reprise.streams.fetch import some
 from reprise.streams.packs import PackSource
 from reprise.streams.stream import Normalise, Stream
-from reprise.streams.taskonomy.domains import PAPER_TRAIN, SEQUENCES, SPLITS, find_split, find_tasks
+from reprise.streams.taskonomy.buildings import SPLITS, find_split
+from reprise.streams.taskonomy.domains import SEQUENCES, find_tasks
 from reprise.streams.taskonomy.labels import TaskLabels
 from reprise.streams.taskonomy.packed import Packed
 from reprise.tasks import Task
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
 
 TEST_SHARE, VALIDATION_SHARE = 0.2, 0.15
 """Of the points of a building that is divided."""
-HELD_OUT = 4
-"""Training buildings of the paper's list that settings are chosen by: the last ones. The report trains on them too,
-since the paper names none for validation."""
 P_REPLAY = 0.5
 """The paper's: every other step replays."""
 SAMPLED = 2000
@@ -51,7 +49,7 @@ class Parts:
 
 @dataclass(frozen=True, eq=False)
 class Scenes:
-    """A pack, and how its views are divided. `divided` is `paper`, `points`, `worlds` or an official file."""
+    """A pack, and how its views are divided. `divided` is `points`, `worlds`, a split's name or a file."""
 
     packed: Packed
     divided: str
@@ -115,25 +113,26 @@ def _shuffled(building: str, point: int) -> bytes:
 
 
 def divide_buildings(how: str, there: Iterable[str]) -> tuple[str, dict[str, tuple[str, ...]]]:
-    """The division's name and its buildings by part: `auto`, `paper`, `points`, or an official split file (csv)."""
+    """The division's name and its buildings by part, for `auto`, `points`, a split's name or a csv file."""
     there = set(there)
     if how == "auto":
-        how = "paper" if there >= {*SPLITS["paper"].train, *SPLITS["paper"].test} else "points"
+        whole = [name for name in ("paper", *reversed(SPLITS)) if there >= set(SPLITS[name].all)]
+        how = whole[0] if whole else "points"
     if how == "points":
         return how, {}
-    if how == "paper":
+    if how in SPLITS:
         split = find_split(how, there)
-        train, validation = PAPER_TRAIN[:-HELD_OUT], PAPER_TRAIN[-HELD_OUT:]
-        return how, {"train": train, "validation": validation, "test": split.test}
+        return how, {"train": split.train, "validation": split.validation, "test": split.test}
     if not how.endswith(".csv"):
         raise InputError(
-            f"buildings: {how!a} is no division; use auto, paper, points, or an official train_val_test_*.csv."
+            f"buildings: {how!a} is no division; use auto, points, {', '.join(SPLITS)}, "
+            "or a file like the official train_val_test_*.csv."
         )
-    return how, _official(Path(how), there)
+    return how, _from_file(Path(how), there)
 
 
-def _official(path: Path, there: set[str]) -> dict[str, tuple[str, ...]]:
-    """The official files have the columns id, train, val, test with 1 where a building belongs."""
+def _from_file(path: Path, there: set[str]) -> dict[str, tuple[str, ...]]:
+    """Official files have the columns id, train, val, test with 1 where a building belongs."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             lines = list(csv.DictReader(file))

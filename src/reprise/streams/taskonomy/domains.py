@@ -1,4 +1,4 @@
-"""Taskonomy's tables: the file domains, the 11 tasks made of them, the paper's sequences and buildings."""
+"""Taskonomy's tables: the file domains, the 11 tasks made of them, the paper's sequences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from reprise.errors import InputError
-from reprise.streams.fetch import some
 from reprise.tasks import Classify, Kind, Regress, Segment
 
 MISSING_DEPTH = 64500  # 65535 is the code for no depth; whatever is not below this counts as that
@@ -137,35 +136,3 @@ def domains_of(tasks: Iterable[TaskonomyTask], masks: bool = True) -> tuple[Doma
     """The domains the tasks need, each once, in the table's order."""
     needed = {name for task in tasks for name in task.needs(masks)}
     return tuple(domain for domain in _DOMAINS if domain.name in needed)
-
-
-@dataclass(frozen=True)
-class Split:
-    """Buildings to train on and buildings to test on."""
-
-    train: tuple[str, ...]
-    test: tuple[str, ...]
-
-
-# The paper prints these 47 + 6 names (and speaks of 50 and of 54 buildings). They are a draw of its own that has
-# training, validation and test buildings of the official splits on both sides: never mix the two.
-_PRINTED = (
-    "cutlerville rockport coffeen tomales pinesdale capistrano bettendorf mcnary barboursville hacienda uvalda "
-    "tolstoy wyatt haymarket holcut kingdom windhorst bonfield monson touhy marksville oyens euharlee glassboro "
-    "brentsville goodview darrtown maben pomaria keiser gloria silva portal thrall smoketown martinville "
-    "waldenburg lakeville springerville silerton mifflintown wainscott superior stokes mayesville wilkinsburg "
-    "archer"
-)
-PAPER_TRAIN = tuple(_PRINTED.split())
-PAPER_TEST = ("moberly", "northgate", "adairsville", "cisne", "marstons", "woonsocket")
-SPLITS = {"paper": Split(PAPER_TRAIN, PAPER_TEST)}
-
-
-def find_split(name: str, there: Iterable[str]) -> Split:
-    """The named split, all of whose buildings must be `there`."""
-    if name not in SPLITS:
-        raise InputError(f"split: {name!a} is not known; choose one of {', '.join(SPLITS)}.")
-    split, known = SPLITS[name], set(there)
-    if lacking := [building for building in (*split.train, *split.test) if building not in known]:
-        raise InputError(f"split {name}: {len(lacking)} buildings are not there: {some(lacking)}; get them.")
-    return split
