@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,16 +25,6 @@ def count_macs(model: Model, stream: Stream, task: int) -> int:
     return counter.get_total_flops() // 2
 
 
-def count_encoder_macs(model: Model, stream: Stream) -> int:
-    """Multiply-accumulates of one image's features."""
-    parameter = next(model.parameters())
-    x = torch.zeros(1, *stream.input_shape, dtype=parameter.dtype, device=parameter.device)
-    counter = FlopCounterMode(display=False)
-    with torch.no_grad(), counter:
-        model.encode(x, 0)
-    return counter.get_total_flops() // 2
-
-
 def count_parameters(model: Model, stream: Stream, task: int) -> int:
     """Parameters that a query of a task reads: of models that grow, more for later tasks."""
     reached: set[nn.Parameter] = set()
@@ -52,36 +42,31 @@ def count_parameters(model: Model, stream: Stream, task: int) -> int:
     return sum(parameter.numel() for parameter in reached)
 
 
-def measure_cost(
-    model: Model, stream: Stream, examples_per_step: float, heads_per_example: int = 1
-) -> dict[str, Any]:
-    """MACs, parameters and seconds of one query per task, and FLOPs of a training step (forward and backward).
-
-    examples_per_step  images that pass the encoder, on average over the steps
-    heads_per_example  1, or as many as there are tasks where one pass serves all
-    """
+def measure_cost(model: Model, stream: Stream) -> dict[str, Any]:
+    """MACs, parameters and seconds of one query per task, and the most memory that the run took on a GPU."""
     on_gpu = next(model.parameters()).is_cuda
     # Heads of one shape cost the same: one task speaks for all.
     tasks = range(1 if stream.shared_head else len(stream.tasks))
-    with _as_queried(model):
+    with queried(model):
         macs = [count_macs(model, stream, task) for task in tasks]
         parameters = [count_parameters(model, stream, task) for task in tasks]
-        encoder = count_encoder_macs(model, stream) if heads_per_example > 1 else 0
         seconds = [_seconds(model, stream, task) for task in tasks]
     return {
         "macs_per_query": macs,
         "parameters_per_query": parameters,
         "seconds_per_query": seconds,
-        # A backward pass costs about twice its forward pass.
-        "flops_per_step": round(
-            3 * 2 * examples_per_step * (heads_per_example * (sum(macs) / len(macs) - encoder) + encoder)
-        ),
         "peak_memory": torch.cuda.max_memory_allocated() if on_gpu else None,
     }
 
 
+def guess_flops(macs_per_query: Sequence[int], examples: float) -> int:
+    """Of a step that shows so many images, where it cannot be counted: a backward pass costs about twice its forward
+    pass."""
+    return round(3 * 2 * examples * sum(macs_per_query) / len(macs_per_query))
+
+
 @contextmanager
-def _as_queried(model: Model) -> Iterator[None]:
+def queried(model: Model) -> Iterator[None]:
     """Evaluation mode, and torch's operators, which are those that are counted; then each module as it was: what a
     method holds still is in another mode than the rest."""
     flags = ("training", "kernels")

@@ -155,10 +155,12 @@ def settle(experiment: Experiment, stream: Stream, parts: Parts | None = None) -
     if not method.replays:
         return settled
     if experiment.memory is not None:
-        cpu = torch.device("cpu")
-        model = make_model(experiment, stream, 0, parts)
-        reader = make_reader(settled, stream, cpu)
-        engine = Single(model, method, stream.kinds, layer_shapes=shapes, reader=reader)
+        # Modules of other people may ask for values, which shapes do not have.
+        place = torch.device("meta" if parts is None or parts.ours else "cpu")
+        with place:
+            model = make_model(experiment, stream, 0, parts)
+            reader = make_reader(settled, stream, place)
+            engine = Single(model, method, stream.kinds, layer_shapes=shapes, reader=reader)
         engine.enter(0)
         m = _largest_m(engine, settled, stream, parse_bytes(experiment.memory))
     else:

@@ -23,6 +23,7 @@ from reprise.observe import Observer
 from reprise.plan import Draws, Plan, check_steps, draw_flips, draw_order, draw_plan, draw_reservoir_replay
 from reprise.ranks import Ranks
 from reprise.remember import refuse_unseen, remember
+from reprise.step_cost import recorded_step
 from reprise.stepper import Stepper, Steppers
 from reprise.streams.stream import Phase
 from reprise.types import Batch
@@ -156,6 +157,8 @@ class Trainer:
         captured, restored elsewhere and continued gives the same bytes as one that was left alone.
         """
         self._clocks = {"total": time.perf_counter()}
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()  # that of this run, not of those before it in the process
         tell = progress or (lambda done, total, what: None)
         tasks = len(self.stream.tasks)
         # Tasks that an open-ended stream has behind it were learned with settings and sizes of their own.
@@ -396,11 +399,13 @@ class Trainer:
 
     def _finish(self) -> None:
         self.stop_clock()
-        e, replayed = self.experiment, self.experiment.replay if self.method.replays else 0
-        p = e.p_replay if self.method.replays else None
-        examples = e.batch + replayed if not p else (1 - p) * e.batch + p * replayed
-        together = len(self.stream.tasks) if self.stream.joint and not self.stream.shared_head else 1
-        cost = measure_cost(self.engine.model, self.stream, examples, together)
+        cost, steps = measure_cost(self.engine.model, self.stream), dict[object, dict[str, int | None]]()
+        for cell, method, outcome in zip(self.cells, self.own_methods, self.outcomes, strict=True):
+            own = replace(cell, experiment=replace(cell.experiment, method=method))
+            key = type(method), own.experiment.m  # lanes differ in nothing else that costs
+            if key not in steps:
+                steps[key] = recorded_step(own, cost["macs_per_query"])
+            outcome.cost = cost | steps[key]
         if self.stream.labels:
             names = [task.name for task in self.stream.tasks]
             for outcome, samples in zip(self.outcomes, self.evaluator.samples(names), strict=True):
@@ -408,7 +413,6 @@ class Trainer:
         # Lanes share the clock: a run's seconds are its share of the group's.
         share = len(self.cells)
         for outcome in self.outcomes:
-            outcome.cost = cost
             outcome.seconds = {name: value / share for name, value in self.spent.items()}
 
     def _timed(self, what: str, fn: Callable[..., Any], *arguments: Any) -> Any:
