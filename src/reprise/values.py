@@ -122,12 +122,17 @@ def parse_bytes(text: str) -> int:
     return int(amount * UNITS[unit])
 
 
-def show_bytes(size: int) -> str:
+def show_bytes(size: float) -> str:
     """`38.5 kB`, for people: three digits and a unit of 1000."""
-    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if size >= factor:
-            return f"{size / factor:.{1 if size >= 10 * factor else 2}f} {unit}"
-    return f"{size} B"
+    return show_count(size, "B")
+
+
+def show_count(number: float, unit: str = "") -> str:
+    """`8.43 G`, for people: three digits and a prefix of 1000."""
+    for prefix, factor in (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if number >= factor and (prefix != "T" or unit != "B"):
+            return f"{number / factor:.{1 if number >= 10 * factor else 2}f} {prefix}{unit}"
+    return f"{number:.0f} {unit}".rstrip()
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -13,6 +13,7 @@ from made_up import NASTY, Record, lines, make_record, store_with_pictures, stud
 from reprise.cli import main
 from reprise.errors import InputError
 from reprise.experiments import SHEETS
+from reprise.report.costs import cost_table
 from reprise.report.page import packed_plotly
 from reprise.report.read import read_sources
 from reprise.report.sections import baseline_of, make_sections
@@ -58,6 +59,36 @@ def test_what_is_no_record_is_named(tmp_path: Path, content: str, words: str) ->
         read_sources([tmp_path / "x.jsonl"])
     with pytest.raises(InputError, match="does not exist"):
         read_sources([tmp_path / "nowhere"])
+
+
+# ---- costs
+
+
+def test_costs_are_shown_as_far_as_records_know_them(tmp_path: Path) -> None:
+    full = {
+        **{"macs_per_query": [8_434_000_000, 9_456_000_000], "seconds_per_query": [0.005, 0.006]},
+        **{"flops_per_step": 3_215_000_000_000, "bytes_moved_per_step": 47_600_000_000},
+        **{"bytes_held_by_step": 5_060_000_000, "peak_memory": None},
+    }
+    sided, older, without = (make_record(name, 0, 0.5) for name in ("side_tuning", "sgd", "ewc"))
+    sided["cost"], older["cost"] = full, {"macs_per_query": [10, 10], "peak_memory": 5_420_000_000}
+    (section,) = make_sections(read_sources([lines(tmp_path / "a.jsonl", [sided, older, without])]).groups)
+    table = cost_table(section)
+    assert table is not None
+    rows = {row[0]: list(row[4:]) for row in table.rows}
+    assert rows["Side-Tuning"] == [
+        *("8.43 GMAC", "9.46 GMAC", "6.00 ms", "3.21 TFLOP", "47.6 GB", "5.06 GB", "–"),
+    ]
+    assert rows["SGD"] == ["10 MAC", "10 MAC", "–", "–", "–", "–", "5.42 GB"]
+    assert "EWC" not in rows
+    page = write_report([tmp_path / "a.jsonl"], tmp_path / "report")
+    assert "What it costs" in page.read_text()
+    assert "9.46 GMAC" in (tmp_path / "report" / "tables.md").read_text()
+
+
+def test_records_without_costs_make_no_table_of_them(tmp_path: Path) -> None:
+    (section,) = make_sections(read_sources([lines(tmp_path / "a.jsonl", study())]).groups)
+    assert cost_table(section) is None
 
 
 # ---- sections and the paper

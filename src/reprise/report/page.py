@@ -17,6 +17,7 @@ from markupsafe import Markup
 import reprise
 from reprise.report import leftovers
 from reprise.report.charts import Chart, View, make_charts
+from reprise.report.costs import cost_table
 from reprise.report.leftovers import Panel
 from reprise.report.read import Found
 from reprise.report.sections import Section
@@ -67,6 +68,7 @@ def make_page(
 ) -> str:
     """The page's HTML. Everything that comes from records is escaped by the template."""
     charts = make_charts(sections)
+    costs = [table for section in sections if (table := cost_table(section))]
     panel_runs: dict[str, list[PanelView]] = {}
     for index, panel in enumerate(panels):
         view = PanelView(panel.task, panel.numbers, _panel_chart(index, panel))
@@ -75,9 +77,10 @@ def make_page(
     return template("page.html").render(
         title="Continual learning report",
         lead=_lead(found, sections),
-        contents=_contents(bool(filled), charts),
+        contents=_contents(bool(filled), bool(costs), charts),
         **fixtures(drawn),
         tables=[section_table(section) for section in sections],
+        costs=costs,
         sheets=[_sheet(one) for one in filled],
         charts=charts,
         panels=panel_runs,
@@ -137,8 +140,9 @@ def _lead(found: Found, sections: Sequence[Section]) -> str:
     return text
 
 
-def _contents(paper: bool, charts: Sequence[Chart]) -> list[tuple[str, str]]:
+def _contents(paper: bool, costs: bool, charts: Sequence[Chart]) -> list[tuple[str, str]]:
     links = [("results", "Results")] + ([("paper", "Beside the paper")] if paper else [])
+    links += [("costs", "Costs")] if costs else []
     links += [(chart.id, chart.title) for chart in charts]
     return [
         *links,

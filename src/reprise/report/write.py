@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from reprise.errors import InputError
+from reprise.report.costs import cost_table
 from reprise.report.figures import write_figures
 from reprise.report.leftovers import drift_panels, prediction_grids
 from reprise.report.page import make_page
@@ -26,6 +27,7 @@ def write_report(sources: Sequence[Path], out: Path, embed_images: bool = False)
     sections = make_sections(found.groups)
     filled = fill_sheets(found.groups)
     tables = [section_table(section) for section in sections] + [sheet_table(one) for one in filled]
+    tables += [table for section in sections if (table := cost_table(section))]
     panels = drift_panels(sections)
     try:
         (out / "figures").mkdir(parents=True, exist_ok=True)
