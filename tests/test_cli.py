@@ -257,9 +257,31 @@ def test_help_names_every_field(capsys: pytest.CaptureFixture[str], command: str
 
 
 @pytest.mark.parametrize(
+    ("stream", "method", "defaults"),
+    [
+        (
+            "taskonomy",
+            "car",
+            ["batch (default: 64)", "learning rate (default: 0.0001)", "loss (default: 50)"],
+        ),
+        ("rooms", "ewc", ["batch (default: 16)", "the shared encoder (default: resnet-rooms)"]),
+        ("split-cifar", "er", ["batch (default: 10)", "learning rate (default: 0.03)"]),
+    ],
+)
+def test_help_shows_the_defaults_of_the_stream_that_is_named(
+    capsys: pytest.CaptureFixture[str], stream: str, method: str, defaults: list[str]
+) -> None:
+    code, out, _ = says(capsys, ["run", stream, "--method", method, "--help"])
+    assert code == 0
+    plain = " ".join(out.split())
+    assert [words for words in defaults if words not in plain] == []
+
+
+@pytest.mark.parametrize(
     ("line", "words"),
     [
         ("--help", "usage: reprise COMMAND"),
+        ("cost --help", "counted from shapes: no data is"),
         ("-h", "usage: reprise COMMAND"),
         ("demo --help", "steps of each task"),
         ("list --help", "The streams and methods there are."),
@@ -288,6 +310,51 @@ def test_data_check_lists_what_is_missing(capsys: pytest.CaptureFixture[str], tm
     code, out, err = says(capsys, ["data", "check", "split-cifar", "--data", str(tmp_path)])
     assert (code, err) == (2, "")
     assert "cifar-100-python/train: missing" in out
+
+
+# ---- what it costs
+
+
+def test_cost_puts_all_methods_side_by_side_and_says_whom_it_left_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, err = says(capsys, ["cost", "rooms", "--size", "32", "--sequence", "depth,class_scene"])
+    assert (code, err) == (0, "")
+    assert "rooms: 2 tasks, 32x32, resnet-rooms, batch 16, float32" in out
+    first = [line.split()[0] for line in out.splitlines() if line.strip()]
+    assert [name for name in METHODS if name not in first] == ["icarl", "mer"]
+    assert out.count("Left out: method: ") == 2
+
+
+def test_cost_of_one_method_in_detail(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["cost", "taskonomy", "--method", "car", "--m", "64", "--compress", "none", "--tasks", "3"]
+    code, out, err = says(capsys, line)
+    assert (code, err) == (0, "")
+    kept = dict(row.split(maxsplit=1) for row in out.splitlines() if row.startswith(("activation", "inputs")))
+    # 64 examples of 3 tasks: 2048 x 8 x 8 numbers of 4 bytes, 3 x 256 x 256 of one.
+    assert {name: size.split() for name, size in kept.items()} == {
+        "activation": ["100.7", "MB"],
+        "inputs": ["37.7", "MB"],
+    }
+    assert all(words in out for words in ("class_object", "replaying", "To train: "))
+
+
+def test_cost_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = says(capsys, ["cost", "split-shapes", "--method", "er", "--json"])
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["configuration"]["method"] == "er"
+    assert found["kept"]["total"] == sum(size for kind, size in found["kept"].items() if kind != "total")
+    assert found["steps"]["mean"]["flops"] > 0
+
+
+def test_cost_refuses_what_a_run_would_refuse(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "stream: none was named; say `reprise cost STREAM`" in refused(capsys, ["cost"])
+    assert "use er, car or derpp" in refused(capsys, ["cost", "rooms", "--method", "icarl"])
+    assert "5 doublings do not lead back" in refused(capsys, ["cost", "taskonomy", "--size", "100"])
+    assert "--lamm: er has no such field" in refused(
+        capsys, ["cost", "rooms", "--method", "er", "--lamm", "1"]
+    )
 
 
 # ---- runs

@@ -47,6 +47,7 @@ USAGE = """usage: reprise COMMAND ...
   demo                       SGD, ER, CAR and the multi-task reference, without any download
   list                       the streams and methods there are
   data fetch|check|pack|rooms  get, check and prepare data
+  cost STREAM [--method NAME]  what methods keep and take, counted before any data is there
   bench                      time a training step, alone and as stacked lanes, beside its peers
   reproduce NAME             run what a table or figure of the paper needs, then write its report
   predict RUN --task NAME FOLDER  a learner's answers to a folder of pictures
@@ -128,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _command(words: list[str]) -> Callable[[list[str]], int]:
     known = {
         **{"run": _run, "tune": _tune, "demo": _demo, "list": _list, "data": _data, "bench": _bench},
-        **{"reproduce": _reproduce, "report": _report, "predict": _predict},
+        **{"cost": _cost, "reproduce": _reproduce, "report": _report, "predict": _predict},
     }
     if not words:
         raise InputError(
@@ -176,6 +177,25 @@ def _demo(words: list[str]) -> int:
     options = _read(parser, words, ("out", "seeds", *known))
     setting = make_setting({name: options.pop(name) for name in ("out", "seeds")})
     commands.demo(setting, options)
+    return 0
+
+
+def _cost(words: list[str]) -> int:
+    about = (
+        "What methods on a stream keep, and what a query and a training step take, counted from shapes: no data is "
+        "read and nothing trained. All methods side by side, or one in detail."
+    )
+    method = _peek(words, "--method")
+    parser = _parser("cost", about, "STREAM [--method NAME] [--FIELD VALUE ...] ")
+    _add_what(parser)
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object per method and nothing else"
+    )
+    hints = _add_experiment(parser, method, _protocol(words, method))
+    options = _read(parser, words, {*hints, "method", "json"}, method)
+    stream = _named_stream("cost", options.get("stream"))
+    fields = {name: value for name, value in options.items() if name in hints}
+    commands.cost(stream, list(METHODS) if method is None else [method], fields, "json" in options)
     return 0
 
 
@@ -306,7 +326,7 @@ def _request(command: str, about: str, words: list[str]) -> tuple[commands.Reque
     method = _peek(words, "--method") or file.get("method")
     if method is None and not set(HELP) & set(words):
         raise InputError(f"method: none was named; add --method with one of {', '.join(METHODS)}.")
-    parser, hints = _full_parser(command, about, method)
+    parser, hints = _full_parser(command, about, method, _protocol(words, method))
     known = {*hints, *SETTING_HINTS}
     options = _read(parser, words, {*known, "method", "config", "json", "from", "task"}, method)
     assert method is not None, "only a request for help names no method, and it ends in the parser"
@@ -315,16 +335,25 @@ def _request(command: str, about: str, words: list[str]) -> tuple[commands.Reque
             raise no_such_field(name, method, known, f" (named in {path})")
     flags = {name: options.pop(name) for name in known if name in options}
     given = overlay({name: value for name, value in file.items() if name in known}, flags)
-    stream = options.get("stream") or file.get("stream")
-    if stream is None:
-        raise InputError(
-            f"stream: none was named; say `reprise {command} STREAM` with one of {', '.join(STREAMS)}."
-        )
-    stream_kind(str(stream))
+    stream = _named_stream(command, options.get("stream") or file.get("stream"))
     setting = make_setting({name: value for name, value in given.items() if name in SETTING_HINTS})
     values = {name: value for name, value in given.items() if name in hints}
     fork = _fork(options)
-    return commands.Request(str(stream), method, values, setting, "json" in options, fork), options
+    return commands.Request(stream, method, values, setting, "json" in options, fork), options
+
+
+def _named_stream(command: str, name: Any) -> str:
+    if name is None:
+        raise InputError(
+            f"stream: none was named; say `reprise {command} STREAM` with one of {', '.join(STREAMS)}."
+        )
+    stream_kind(str(name))
+    return str(name)
+
+
+def _protocol(words: Sequence[str], method: str | None) -> dict[str, Any]:
+    """What the named stream says of its fields, for the defaults that help shows."""
+    return STREAMS[words[0]].protocol_of(method or "") if words and words[0] in STREAMS else {}
 
 
 def _fork(options: Mapping[str, Any]) -> Fork | None:
@@ -351,11 +380,12 @@ def _peek(words: Sequence[str], flag: str) -> str | None:
     return found
 
 
-def _full_parser(command: str, about: str, method: str | None) -> tuple[ArgumentParser, dict[str, Any]]:
+def _full_parser(
+    command: str, about: str, method: str | None, protocol: Mapping[str, Any]
+) -> tuple[ArgumentParser, dict[str, Any]]:
     """A parser that knows every field, and the experiment's fields with their types; for help, of all methods."""
     parser = _parser(command, about, "STREAM --method NAME [--FIELD VALUE ...] ")
-    parser.add_argument("stream", nargs="?", help=f"one of {', '.join(STREAMS)}")
-    parser.add_argument("--method", metavar="NAME", help=f"one of {', '.join(METHODS)}")
+    _add_what(parser)
     parser.add_argument("--config", metavar="FILE", help="YAML file of fields; flags outweigh it")
     parser.add_argument("--json", action="store_true", help="print one JSON record per run and nothing else")
     if command == "run":
@@ -367,13 +397,25 @@ def _full_parser(command: str, about: str, method: str | None) -> tuple[Argument
         about = "values of a field to try (may be repeated)"
         parser.add_argument("--grid", action="append", metavar="FIELD=X,Y", help=about)
     _add_fields(parser, "how it is run", Setting, SETTING_HINTS)
+    return parser, _add_experiment(parser, method, protocol)
+
+
+def _add_what(parser: ArgumentParser) -> None:
+    parser.add_argument("stream", nargs="?", help=f"one of {', '.join(STREAMS)}")
+    parser.add_argument("--method", metavar="NAME", help=f"one of {', '.join(METHODS)}")
+
+
+def _add_experiment(
+    parser: ArgumentParser, method: str | None, protocol: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Flags for the fields of an experiment, and their types; of all methods where none is named."""
     hints: dict[str, Any] = {}
     for name in METHODS if method is None else [method]:
         new = {field: hint for field, hint in field_hints(name).items() if field not in hints}
         for title, kind in (("the experiment", Experiment), (name, METHODS[name])):
-            _add_fields(parser, title, kind, new)
+            _add_fields(parser, title, kind, new, protocol)
         hints |= new
-    return parser, hints
+    return hints
 
 
 def _parser(command: str, about: str, usage: str = "") -> ArgumentParser:
@@ -388,13 +430,21 @@ def _parser(command: str, about: str, usage: str = "") -> ArgumentParser:
     )
 
 
-def _add_fields(parser: ArgumentParser, title: str, kind: type, hints: Mapping[str, Any]) -> None:
-    """A flag for each of a class's fields, as text: `config.py` reads it as it reads a file."""
+def _add_fields(
+    parser: ArgumentParser,
+    title: str,
+    kind: type,
+    hints: Mapping[str, Any],
+    protocol: Mapping[str, Any] | None = None,
+) -> None:
+    """A flag for each of a class's fields, as text: `config.py` reads it as it reads a file. The protocol of a
+    stream that is named stands in for defaults."""
     group, docs = parser.add_argument_group(title), field_docs(kind)
     for field in fields(kind):
         if field.name in hints:
-            said = field.default is None or "(default" in docs.get(field.name, "")
-            default = "" if said else f" (default: {show_value(field.default)})"
+            value = (protocol or {}).get(field.name, field.default)
+            said = value is None or "(default" in docs.get(field.name, "")
+            default = "" if said else f" (default: {show_value(value)})"
             flags = dict.fromkeys((f"--{field.name}", f"--{field.name.replace('_', '-')}"))
             about = docs.get(field.name, "") + default
             group.add_argument(*flags, metavar=placeholder(hints[field.name]), help=about)

@@ -12,8 +12,9 @@ from rich.console import Console
 
 from reprise import peers, tune
 from reprise.bench import Bench, Report, make_cases, measure
-from reprise.config import Setting, make_experiment
+from reprise.config import Setting, field_hints, make_experiment
 from reprise.errors import Diverged, InputError
+from reprise.estimate import Estimate
 from reprise.experiments import find_scale
 from reprise.experiments.reproduce import find_sheets, run_sheets
 from reprise.forking import Fork
@@ -27,6 +28,8 @@ from reprise.runner import run_experiments
 from reprise.streams import STREAMS, stream_kind
 from reprise.terminal import (
     bench_table,
+    cost_tables,
+    costs_table,
     measuring_bar,
     progress_bars,
     ranking_table,
@@ -34,7 +37,7 @@ from reprise.terminal import (
     scenes_table,
     spread,
 )
-from reprise.values import show_value
+from reprise.values import show_bytes, show_value
 
 DEMO = "rooms"
 DEMO_METHODS = ("sgd", "er", "car", "multitask")
@@ -187,6 +190,45 @@ def bench(wanted: Bench) -> int:
     for line in [*lines, f"File: {report.path}"]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     return 0 if any("error" not in row for row in report.rows) else 1
+
+
+def cost(stream: str, methods: Sequence[str], fields: Mapping[str, Any], json: bool) -> None:
+    """What methods on a stream take, from shapes: no data is read, nothing is trained."""
+    estimates, refusals, console = list[Estimate](), list[str](), Console()
+    for name in methods:
+        own = {field: value for field, value in fields.items() if field in field_hints(name)}
+        try:
+            estimates.append(
+                Estimate(make_experiment(stream, name, own, stream_kind(stream).protocol_of(name)))
+            )
+        except InputError as error:
+            if len(methods) == 1:
+                raise
+            refusals.append(str(error))
+    if not estimates:
+        raise InputError(refusals[0])
+    if json:
+        sys.stdout.writelines(to_json(one.record) + "\n" for one in estimates)
+        return
+    e = estimates[0].experiment
+    size = "x".join(map(str, estimates[0].input_shape[1:]))
+    title = f"{stream}: {len(estimates[0].tasks)} tasks, {size}, {e.encoder}, batch {e.batch}, {e.precision}"
+    if len(methods) > 1:
+        console.print(costs_table(estimates, title))
+        for line in refusals:
+            console.print(f"Left out: {line}", highlight=False, soft_wrap=True)
+        return
+    console.print(
+        f"[bold]{title}, {e.method_name}{'' if e.m is None else f', m = {e.m}'}[/bold]", highlight=False
+    )
+    for table in cost_tables(estimates[0]):
+        console.print(table, "")
+    console.print(
+        f"Model: {show_bytes(estimates[0].model)}. To train: {show_bytes(estimates[0].training)} at least (model, "
+        "gradients, the optimizer's moments, what is kept, what is held).",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def reproduce(name: str, scale_name: str, setting: Setting, embed_images: bool) -> None:

@@ -65,7 +65,8 @@ class Experiment:
     sequence: str | None = None
     """the tasks in their order: 1 or 2 (the paper's sequences), or names such as depth,normal"""
     buildings: str | None = None
-    """who trains, validates and tests: numbers of worlds (rooms: 24,6,6); auto, paper, points or a split file"""
+    """who trains, validates and tests; rooms: numbers of worlds such as 24,6,6; taskonomy: auto, points (of each
+    building), paper, tiny, medium, full, fullplus, or a csv file like the official ones"""
     views: int | None = None
     """views of each rendered world"""
     masks: bool | None = None

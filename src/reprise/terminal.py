@@ -19,11 +19,12 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from reprise.estimate import Estimate
 from reprise.metrics import summarise
 from reprise.peers import PEERS
 from reprise.progress import Notice, Outlook, Report, Watch
 from reprise.results import Record
-from reprise.values import show_bytes, show_value
+from reprise.values import show_bytes, show_count, show_value
 
 Stepped = Callable[[int, int, str], None]
 """Told the steps done, all steps, and what is being done."""
@@ -193,6 +194,48 @@ def ranking_table(ranked: Sequence[Mapping[str, Any]], title: str) -> Table:
             *(_mean_and_deviation(*one) for one in shown),
         )
     return table
+
+
+def costs_table(estimates: Sequence[Estimate], title: str) -> Table:
+    """What methods take beside each other: storage, a query of the last task, a step, the memory to train in."""
+    # Headings of two lines: the words are longer than the numbers below them.
+    headings = (
+        "method",
+        "m",
+        "kept",
+        "model",
+        "query\nMAC",
+        "last\nquery",
+        "step\nFLOP",
+        "step\nmoved",
+        "to\ntrain",
+    )
+    table = _narrow(title, headings, left=("method",))
+    for one in estimates:
+        e, mean = one.experiment, one.steps["mean"]
+        table.add_row(
+            *(e.method_name, "–" if e.m is None else str(e.m)),
+            *(show_bytes(one.kept_in_all), show_bytes(one.model)),
+            *(show_count(one.macs_per_query[0]), show_count(one.macs_per_query[-1])),
+            *(show_count(mean.flops), show_bytes(mean.moved), show_bytes(one.training)),
+        )
+    return table
+
+
+def cost_tables(one: Estimate) -> list[Table]:
+    """One method: what it keeps by kind, its queries task by task, its steps by sort."""
+    kept = _narrow("kept", ("what", "size"), left=("what",))
+    for kind, size in (*one.kept.items(), ("in all", one.kept_in_all)):
+        kept.add_row(kind, show_bytes(size))
+    queries = _narrow("one query", ("task", "MAC", "parameters"), left=("task",))
+    for name, macs, parameters in zip(one.tasks, one.macs_per_query, one.parameters_per_query, strict=True):
+        queries.add_row(name, show_count(macs), show_count(parameters))
+    steps = _narrow("one training step of the last task", ("sort", "FLOP", "moved", "held"), left=("sort",))
+    for sort, cost in one.steps.items():
+        if sort == "mean" and len(one.steps) == 2:
+            continue  # of one sort
+        steps.add_row(sort, show_count(cost.flops), show_bytes(cost.moved), show_bytes(cost.held))
+    return [kept, queries, steps]
 
 
 def bench_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
