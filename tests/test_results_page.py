@@ -1,4 +1,4 @@
-"""docs/results.md says what the records say."""
+"""docs/results.md says what the records say, docs/costs.md what is counted."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from types import SimpleNamespace
 import pytest
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "results_page.py"
+COSTS = SCRIPT.with_name("costs_page.py")
 
 
-def test_the_page_is_what_the_records_say() -> None:
-    done = subprocess.run([sys.executable, SCRIPT, "--check"], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(
+    "script", [SCRIPT, pytest.param(COSTS, marks=pytest.mark.slow)], ids=lambda s: s.stem
+)
+def test_a_page_is_what_its_script_makes(script: Path) -> None:
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
