@@ -16,8 +16,8 @@ NOTE = (
     "matrix products; moved is what its operators read and write, held what waits for the backward pass."
 )
 HEADINGS = (
-    *("method", "m", "kept", "model", "query, first task", "query, last task", "s / query, last"),
-    *("step", "step, moved", "step, held", "peak on the GPU"),
+    *("method", "m", "kept", "model", "first query, MAC", "last query, MAC", "last query, ms"),
+    *("step, FLOP", "moved", "held", "GPU peak"),
 )
 
 
@@ -26,9 +26,12 @@ def cost_table(section: Section) -> Table | None:
     lines = [_line(group) for group in section.groups if any(r.get("cost") for r in group.records)]
     if not lines:
         return None
-    rows = [[text for text, _ in line] for line in lines]
-    sort = [[number for _, number in line] for line in lines]
-    return Table(slug(f"cost {section.title}"), f"{section.title}: costs", HEADINGS, rows, sort, NOTE)
+    # Of numbers that no record has, not even the heading is of use.
+    shown = [i for i in range(len(HEADINGS)) if any(line[i][0] != "–" for line in lines)]
+    rows = [[line[i][0] for i in shown] for line in lines]
+    sort = [[line[i][1] for i in shown] for line in lines]
+    title = f"{section.title}: costs"
+    return Table(slug(f"cost {section.title}"), title, [HEADINGS[i] for i in shown], rows, sort, NOTE)
 
 
 def _line(group: Group) -> list[tuple[str, float | None]]:
@@ -43,10 +46,10 @@ def _line(group: Group) -> list[tuple[str, float | None]]:
         ("–" if group.m is None else str(group.m), group.m),
         _cell(bytes_.get("total"), show_bytes),
         _cell(bytes_.get("model"), show_bytes),
-        _cell(macs[0] if macs else None, lambda n: show_count(n, "MAC")),
-        _cell(macs[-1] if macs else None, lambda n: show_count(n, "MAC")),
-        _cell(seconds[-1] if seconds else None, lambda n: f"{1000 * n:.2f} ms"),
-        _cell(cost.get("flops_per_step"), lambda n: show_count(n, "FLOP")),
+        _cell(macs[0] if macs else None, show_count),
+        _cell(macs[-1] if macs else None, show_count),
+        _cell(seconds[-1] if seconds else None, lambda n: f"{1000 * n:.2f}"),
+        _cell(cost.get("flops_per_step"), show_count),
         _cell(cost.get("bytes_moved_per_step"), show_bytes),
         _cell(cost.get("bytes_held_by_step"), show_bytes),
         _cell(peak, show_bytes),
