@@ -22,6 +22,7 @@ from torch import nn
 import reprise
 from reprise.cli import main
 from reprise.errors import InputError
+from reprise.models.encoders import build_encoder
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "bad_input.md"
 SHAPES = ("run", "split-shapes", "--method", "er")
@@ -29,6 +30,7 @@ ROOMS = ("run", "rooms", "--method", "er")
 FROM_FILE = ("run", "split-shapes", "--config", "a.yaml")
 RING = ("--fill", "ring_class", "--m_per_class", "200")
 TINY = ("--tasks", "1", "--steps", "1")
+WEIGHTS = (*SHAPES, "--encoder", "convnet-small", "--weights", "a.pt")
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,16 @@ def _evil_cifar() -> None:
     folder.mkdir()
     for name in ("train", "test", "meta"):
         (folder / name).write_bytes(pickle.dumps({b"data": Evil()}))
+
+
+def _weights(content: Any) -> Callable[[], object]:
+    return lambda: torch.save(content, "a.pt")
+
+
+def _weights_of(encoder: str, **changed: torch.Tensor) -> Callable[[], object]:
+    """The state dict of an encoder, with some of its tensors changed."""
+    own = {name.replace("__", "."): tensor for name, tensor in changed.items()}
+    return lambda: torch.save(build_encoder(encoder).state_dict() | own, "a.pt")
 
 
 def _finished_run() -> None:
@@ -122,6 +134,21 @@ ROWS = (
     Row("a file that is no text", FROM_FILE, lambda: Path("a.yaml").write_bytes(b"\xff\xfe\x00")),
     Row("an encoder that names code", (*SHAPES, "--encoder", "os.system")),
     Row("a pickle that runs a command", ("run", "split-cifar", "--method", "er", "--data", "."), _evil_cifar),
+    Row("weights that run a command", WEIGHTS, _weights({"conv1.weight": Evil()})),
+    Row("weights that are not there", WEIGHTS),
+    Row("weights cut off in the middle", WEIGHTS, _file("a.pt", "PK")),
+    Row(
+        "a file with weights deeper within",
+        WEIGHTS,
+        _weights({"state_dict": {"conv1.weight": torch.ones(1)}}),
+    ),
+    Row("weights of another encoder", WEIGHTS, _weights_of("resnet-rooms")),
+    Row("weights of another size", WEIGHTS, _weights_of("convnet-small", bn1__bias=torch.ones(9))),
+    Row(
+        "weights that are no numbers",
+        WEIGHTS,
+        _weights_of("convnet-small", bn1__bias=torch.full((8,), torch.nan)),
+    ),
     Row("a data folder that is not there", ("run", "split-cifar", "--method", "er", "--data", "nowhere")),
     Row("a path that is no UTF-8", ("run", "split-cifar", "--method", "er", "--data", "data-\udcff")),
     Row("steps beyond any memory", (*SHAPES, "--steps", "1000000000000")),

@@ -8,15 +8,18 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_cli import refused, timeless
+from test_first_weights import save, some_weights
 from test_interrupt import LINE, command, experiment, record_of, require_shared, wait_for
 
 from reprise import ray_pool
 from reprise.errors import InputError, WorkersLost
+from reprise.first_weights import read_weights
 from reprise.groups import Job
 from reprise.keeping import Saving
 from reprise.progress import Outlook, Report
@@ -152,6 +155,20 @@ def test_ray_leaves_the_bytes_that_local_processes_leave(
     }
     assert any(isinstance(one, Report) and not one.over for one in said)
     assert cluster.cluster_resources()["object_store_memory"] <= ray_pool.OBJECT_STORE_BYTES
+
+
+@RAY
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_workers_find_the_first_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a relative path, which they would look for elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    save(Path("a.pt"), some_weights())
+    asked = replace(experiment(), first_weights=read_weights(Path("a.pt"), experiment().encoder))
+    here, there = ([*run_experiments([asked], [0], ray=ray)] for ray in (None, "local"))
+    assert [*map(timeless, here)] == [*map(timeless, there)]
+    (random,) = run_experiments([experiment()], [0])
+    assert here[0]["matrix"] != random["matrix"]
 
 
 @RAY

@@ -161,6 +161,7 @@ def test_all_320_entries_of_the_full_size_are_accounted_for(resnet50: nn.Module)
         ({"conv1.weight": None}, "weights: conv1.weight is missing (1 of 85 names are); give"),
         ({"layer5.weight": torch.zeros(1)}, "weights: layer5.weight is not a layer of this encoder (1 such"),
         ({"bn1.bias": torch.zeros(5)}, "weights: bn1.bias has the shape (5,) instead of (4,); give"),
+        ({"bn1.bias": torch.full((4,), torch.inf)}, "weights: bn1.bias has values that are not finite; give"),
     ],
 )
 def test_other_weights_are_refused_and_leave_the_encoder_alone(

@@ -12,11 +12,12 @@ from rich.console import Console
 
 from reprise import peers, tune
 from reprise.bench import Bench, Report, make_cases, measure
-from reprise.config import Setting, field_hints, make_experiment
+from reprise.config import Experiment, Setting, field_hints, make_experiment
 from reprise.errors import Diverged, InputError
 from reprise.estimate import Estimate
 from reprise.experiments import find_scale
 from reprise.experiments.reproduce import find_sheets, run_sheets
+from reprise.first_weights import read_weights
 from reprise.forking import Fork
 from reprise.keeping import Saving
 from reprise.methods import METHODS
@@ -78,10 +79,19 @@ class Request:
         s = self.setting
         return Saving(s.save_steps, s.save_minutes, s.keep, s.save_tasks)
 
+    def begun(self, experiments: Sequence[Experiment]) -> list[Experiment]:
+        """The experiments with the first weights asked for; only the rank that writes looks at the file."""
+        path = self.setting.weights
+        if path is None or follows():
+            return list(experiments)
+        read = {name: read_weights(path, name) for name in dict.fromkeys(e.encoder for e in experiments)}
+        return [replace(e, first_weights=read[e.encoder]) for e in experiments]
+
 
 def run(request: Request) -> None:
     """Train one method on one stream."""
     experiment = make_experiment(request.stream, request.method, request.fields, request.protocol)
+    (experiment,) = request.begun([experiment])
     if request.fork is not None:
         experiment = replace(experiment, start=request.fork.start)
     out = request.setting.out
@@ -117,7 +127,7 @@ def search(request: Request, grid_lines: Sequence[str]) -> None:
     grid = tune.parse_grid(grid_lines, method)
     if not grid:
         grid.update(tune.default_grid(make_experiment(stream, method, request.fields, request.protocol)))
-    experiments = tune.grid_experiments(stream, method, request.fields, grid, request.protocol)
+    experiments = request.begun(tune.grid_experiments(stream, method, request.fields, grid, request.protocol))
     store = request.setting.out or STORE
     records: list[Record] = []
     with progress_bars(Console(stderr=True, quiet=follows())) as watch:

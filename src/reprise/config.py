@@ -18,6 +18,7 @@ import yaml
 
 from reprise.errors import InputError
 from reprise.fill import POLICIES
+from reprise.first_weights import FirstWeights
 from reprise.method import Method
 from reprise.methods import METHODS, name_of
 from reprise.values import nearest, parse_bytes, read_value
@@ -31,7 +32,7 @@ MEMORY_FIELDS = ("m", "m_per_class", "m_per_task", "memory")
 SCENE_FIELDS = ("size", "sequence", "buildings", "views", "masks", "flip")
 """Only scene streams have them; elsewhere they are None."""
 
-LATER: dict[str, Any] = {"evaluate_every": 1, "start": None} | dict.fromkeys(SCENE_FIELDS)
+LATER: dict[str, Any] = {"evaluate_every": 1} | dict.fromkeys(("start", "first_weights", *SCENE_FIELDS))
 """Fields that came later, left out of a configuration at these values: hashes of older results stand."""
 
 LARGEST_CONFIG = 1 << 20
@@ -40,7 +41,7 @@ LARGEST_CONFIG = 1 << 20
 DEEPEST_CONFIG = 10
 """Lists and the like within each other: its fields hold one at most."""
 
-UNTOLD = ("stream", "method", "start")
+UNTOLD = ("stream", "method", "start", "first_weights")
 """Fields that are no flags of their own."""
 
 
@@ -118,6 +119,8 @@ class Experiment:
     """measure all tasks seen only after every Nth task, and after the last"""
     start: str | None = None
     """the run and the number of its tasks that this one goes on from; `--from RUN --task K` sets it"""
+    first_weights: FirstWeights | None = None
+    """the file that the encoder begins with, in a record its digest; `--weights FILE` sets it"""
 
     def __post_init__(self) -> None:
         self._positive("tasks", "steps", "epochs", "batch", "replay", "lr", "clip", "size", "views")
@@ -151,13 +154,17 @@ class Experiment:
     def to_dict(self) -> dict[str, Any]:
         """Plain values; `from_dict` is the inverse."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "method"}
+        if self.first_weights is not None:
+            values["first_weights"] = self.first_weights.digest
         return {"method": self.method_name, **values, **dataclasses.asdict(self.method)}
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Experiment:
-        given = {name: value for name, value in values.items() if name != "start"}
+        given = {name: value for name, value in values.items() if name not in UNTOLD}
         made = make_experiment(str(values.get("stream")), str(values.get("method")), given)
-        return dataclasses.replace(made, start=values.get("start"))
+        digest = values.get("first_weights")
+        first_weights = None if digest is None else FirstWeights(digest)
+        return dataclasses.replace(made, start=values.get("start"), first_weights=first_weights)
 
     def configuration(self, fingerprint: str) -> dict[str, Any]:
         """All that decides the result: these fields, the data, and `results_version`. A record holds it."""
@@ -176,12 +183,15 @@ def hash_of(configuration: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Setting:
-    """How an experiment is run; nothing of it changes a result. Every field is a command-line flag."""
+    """How an experiment is run; only what its files hold changes a result. Every field is a command-line flag."""
 
     seeds: tuple[int, ...] = (0,)
     """seeds to run, for example 0,1,2"""
     data: Path | None = None
     """root folder of the data sets, or the stream's own folder"""
+    weights: Path | None = None
+    """file of the encoder's first weights, .safetensors or a .pt state dict; of torchvision for resnet50 (default:
+    random ones)"""
     out: Path | None = None
     """folder of the result (default: one below runs/)"""
     device: Literal["cpu", "cuda"] = "cpu"

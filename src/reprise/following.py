@@ -41,7 +41,7 @@ def follow(ranks: Ranks, make: Callable[[Experiment, int], Trainer]) -> None:
 
 
 def hand_on(ranks: Ranks, trainer: Trainer, begun: bool) -> None:
-    """Show the others where an interrupted run stands; one that has not begun is the same everywhere."""
+    """Show the others where a run stands; one that has not begun, with random weights, is the same everywhere."""
     ranks.tell(begun)
     if begun:
         point = capture(trainer, torch.device("cpu"))

@@ -22,6 +22,7 @@ SAME = (
     "tasks",
     "normalise",
     "encoder",
+    "first_weights",
     "precision",
     "data",
     "results_version",

@@ -130,7 +130,8 @@ def train_group(
     if fork is not None and not resumed:
         fork.begin(trainer, [job.seed for job in group], seats)
     if ranks is not None:
-        hand_on(ranks, trainer, begun=resumed or fork is not None)
+        named = group[0].experiment.first_weights is not None  # only this rank looks at the file
+        hand_on(ranks, trainer, begun=resumed or fork is not None or named)
     wish = asked if ranks is None else Wish(ranks)
     keeper = GroupKeeper(seats, saving or Saving(), wish)
     kept: Keeper = Leader(keeper, wish) if isinstance(wish, Wish) else keeper

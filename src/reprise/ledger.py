@@ -32,14 +32,17 @@ DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bf16": torch.float32
 
 def make_model(experiment: Experiment, stream: Stream, seed: int, parts: Parts | None = None) -> Model:
     """The model of a seed, wrapped and grown by the method; of a user's parts where they are given."""
-    method = experiment.method
-    model = method.wrap(build_model(parts or experiment.encoder, stream, seed, method.taps()))
+    method, dtype = experiment.method, DTYPES[experiment.precision]
+    model = build_model(parts or experiment.encoder, stream, seed, method.taps())
+    if experiment.first_weights is not None:  # before the method looks at the encoder
+        experiment.first_weights.load(model.encoder.to(dtype), experiment.encoder)
+    model = method.wrap(model)
     for task in range(len(stream.tasks)):
         with torch_seeded(seed, "init:method", task):
             method.grow(model, task)
     if experiment.precision == "bf16":
         compute_in(model, torch.bfloat16)
-    return model.to(DTYPES[experiment.precision])
+    return model.to(dtype)
 
 
 def make_reader(experiment: Experiment, stream: Stream, device: torch.device) -> Reader:
@@ -139,8 +142,9 @@ def settle(experiment: Experiment, stream: Stream, parts: Parts | None = None) -
             f"optimizer: {experiment.optimizer} would move the heads of tasks that are not trained, since all heads "
             f"of {stream.name} are one tensor; use sgd."
         )
-    with torch.device("meta"):  # shapes are all that is asked for
-        model = make_model(experiment, stream, 0, parts)
+    shaped = replace(experiment, first_weights=None)  # shapes are all that is asked for
+    with torch.device("meta"):
+        model = make_model(shaped, stream, 0, parts)
         shapes = model.layer_shapes(stream.input_shape)
     method = method.resolve(stream, shapes["features"])
     own: dict[str, Any] = {
@@ -158,7 +162,7 @@ def settle(experiment: Experiment, stream: Stream, parts: Parts | None = None) -
         # Modules of other people may ask for values, which shapes do not have.
         place = torch.device("meta" if parts is None or parts.ours else "cpu")
         with place:
-            model = make_model(experiment, stream, 0, parts)
+            model = make_model(shaped, stream, 0, parts)
             reader = make_reader(settled, stream, place)
             engine = Single(model, method, stream.kinds, layer_shapes=shapes, reader=reader)
         engine.enter(0)

@@ -7,7 +7,7 @@ over the reference's seeds). A run whose reference is not there yet has none.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,8 @@ def reference_of(experiment: Experiment) -> Experiment | None:
     # The paper trains it for three times the steps of a task.
     longer = "epochs" if e.steps is None else "steps"
     given |= {"steps": e.steps, "epochs": e.epochs} | {longer: getattr(e, longer) * kind.reference_steps}
-    return make_experiment(e.stream, method, given, kind.protocol_of(method))
+    made = make_experiment(e.stream, method, given, kind.protocol_of(method))
+    return replace(made, first_weights=e.first_weights)
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,7 @@ def _follower(
     ranks: Ranks, data: Path | None, device: torch.device, experiment: Experiment, seed: int
 ) -> Trainer:
     set_arithmetic(experiment.precision)
+    experiment = replace(experiment, first_weights=None)  # which the first rank hands on
     return Trainer([cell_of(experiment, seed, data)], device, ranks=ranks)
 
 

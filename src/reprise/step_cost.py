@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -80,7 +80,7 @@ def recorded_step(cell: Cell, macs_per_query: Sequence[int]) -> dict[str, int | 
 def shape_engine(experiment: Experiment, stream: Stream, parts: Parts | None = None) -> Single:
     """The engine of a settled experiment of which nothing but shapes is there, in the last task."""
     with META:
-        model = make_model(experiment, stream, 0, parts)
+        model = make_model(replace(experiment, first_weights=None), stream, 0, parts)
         allow_mixed(model, True)
         engine = Single(
             model,

@@ -107,6 +107,22 @@ def test_groups_are_named_by_what_is_not_the_default(tmp_path: Path) -> None:
     assert baseline_of(sgd, section) is None
 
 
+def test_a_field_that_some_configurations_leave_out_tells_groups_apart(tmp_path: Path) -> None:
+    """Runs from random weights say nothing of first weights; each is compared with one that begins alike."""
+    records = [make_record(method, 0, 0.5, m=85) for method in ("er", "car", "er", "car")]
+    for record in records:
+        del record["configuration"]["first_weights"]
+    for record in records[:2]:
+        record["configuration"]["first_weights"] = "0123456789abcdef"
+    for order in (records, records[::-1]):
+        (section,) = make_sections(read_sources([lines(tmp_path / "a.jsonl", order)]).groups)
+        named = {group.name: group for group in section.groups}
+        tail = " · first_weights=0123456789abcdef"
+        assert named.keys() == {"ER · m=85", f"ER · m=85{tail}", "CAR · m=85", f"CAR · m=85{tail}"}
+        for end in ("", tail):
+            assert baseline_of(named[f"CAR · m=85{end}"], section) is named[f"ER · m=85{end}"]
+
+
 def test_a_cell_of_the_paper_finds_its_runs_and_gets_a_verdict(tmp_path: Path) -> None:
     groups = read_sources([lines(tmp_path / "a.jsonl", study())]).groups
     entries = {

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reprise.errors import InputError
 from reprise.models.conv import Conv
 from reprise.models.norm import Norm
+from reprise.models.weights import copy_weights
 
 EXPANSION = 4
 """A block's output has this many times the channels of its 3x3 convolution."""
@@ -78,23 +77,4 @@ def load_torchvision(encoder: nn.Module, state_dict: Mapping[str, Tensor]) -> No
         for name, tensor in state_dict.items()
         if not name.startswith("fc.") and not name.endswith(".num_batches_tracked")
     }
-    own = encoder.state_dict()
-    if missing := [name for name in own if name not in given]:
-        raise InputError(
-            f"weights: {missing[0]} is missing ({len(missing)} of {len(own)} names are); "
-            "give the state dict of torchvision's resnet50."
-        )
-    if unexpected := [name for name in given if name not in own]:
-        raise InputError(
-            f"weights: {unexpected[0]} is not a layer of this encoder ({len(unexpected)} such names); "
-            "give the state dict of torchvision's resnet50."
-        )
-    for name, tensor in given.items():
-        if tensor.shape != own[name].shape:
-            raise InputError(
-                f"weights: {name} has the shape {tuple(tensor.shape)} instead of {tuple(own[name].shape)}; "
-                "give the state dict of torchvision's resnet50."
-            )
-    with torch.no_grad():
-        for name, tensor in given.items():
-            own[name].copy_(tensor)
+    copy_weights(encoder, given, "torchvision's resnet50")

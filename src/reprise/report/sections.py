@@ -80,7 +80,8 @@ def _sortable(values: dict[str, Any]) -> list[tuple[str, float, str]]:
 def _name(groups: Sequence[Group]) -> None:
     """Name groups of one method by m and by the fields in which they differ, where these are not the defaults."""
     usual = defaults(groups[0])
-    fields = [name for name in groups[0].configuration if name not in UNNAMED]
+    names = dict.fromkeys(name for group in groups for name in group.configuration)
+    fields = [name for name in names if name not in UNNAMED]
     varying = [name for name in fields if len({repr(group.configuration.get(name)) for group in groups}) > 1]
     for group in groups:
         own = {name: group.configuration.get(name) for name in varying}
@@ -142,7 +143,7 @@ def baseline_of(group: Group, section: Section) -> Group | None:
 
 def _alike(one: Group, other: Group) -> int:
     mine, theirs = one.configuration, other.configuration
-    return sum(mine[name] == theirs[name] for name in mine.keys() & theirs.keys())
+    return sum(mine.get(name) == theirs.get(name) for name in mine.keys() | theirs.keys())
 
 
 def against_baseline(group: Group, section: Section, metric: Metric) -> tuple[Group, Difference] | None:
