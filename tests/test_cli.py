@@ -131,7 +131,7 @@ def timeless(record: dict[str, Any]) -> dict[str, Any]:
         ),
         ("run split-shapes --method er --config none.yaml", "config: none.yaml does not exist"),
         ("run split-cifar --method er", "data: split-cifar needs a folder with cifar-100-python"),
-        ("run split-cifar --method er --data /nowhere", "/nowhere holds no folder `cifar-100-python`"),
+        ("run split-cifar --method er --data /nowhere", "/nowhere does not exist; get it with"),
         ("run split-shapes --method er --out=", "out: '' is not a path"),
         ("run split-shapes --method er --out /proc/here", "out: /proc/here cannot be written"),
         (
@@ -158,7 +158,7 @@ def timeless(record: dict[str, Any]) -> dict[str, Any]:
         ("data rooms", "data: nothing to rooms was named; say `reprise data rooms DIR`"),
         ("data rooms x --buildings 1,2", "buildings: '1,2' are not three numbers of worlds"),
         ("run taskonomy --method er", "data: taskonomy needs a folder with the official layout or a pack"),
-        ("run taskonomy --method er --data /nowhere", "/nowhere holds no folder"),
+        ("run taskonomy --method er --data /nowhere", "/nowhere does not exist; put <domain>/taskonomy"),
         ("run rooms --method er --sequence depth,nomral", "sequence: 'nomral' is no Taskonomy task"),
         ("run rooms --method er --buildings 3", "buildings: '3' are not three numbers of worlds"),
         ("run split-shapes --method er --size 32", "size: split-shapes has no such choice; leave it out"),

@@ -90,7 +90,7 @@ def pack_data(name: str, folder: Path, options: Mapping[str, Any]) -> None:
             workers,
             tell,
         )
-    new = f"{len(done.packed)} buildings packed"
+    new = f"{len(done.packed)} building{'' if len(done.packed) == 1 else 's'} packed"
     old = f", {len(done.already)} were there already" if done.already else ""
     _say(*done.warnings, f"{new}{old}: {done.views} views, {show_bytes(done.bytes)} in {options['out']}")
 

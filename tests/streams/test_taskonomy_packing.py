@@ -201,7 +201,7 @@ def test_wrong_input(root: Path, tmp_path: Path) -> None:
         pack(root, out, 8, tasks=["dpeth"])
     with pytest.raises(InputError, match="size 0 and workers 1 must be positive"):
         pack(root, out, 0)
-    with pytest.raises(InputError, match="holds no folder `taskonomy`"):
+    with pytest.raises(InputError, match="nowhere does not exist; put <domain>/taskonomy/<building>"):
         pack(tmp_path / "nowhere", out, 8)
     assert not out.exists()
     with pytest.raises(InputError, match="rgb is no pack and holds taskonomy; choose an empty folder"):

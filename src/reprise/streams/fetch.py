@@ -49,7 +49,9 @@ def locate(root: PathLike, name: str, inside: Iterable[str], way_out: str) -> Pa
     if os.path.isdir(Path(root, name)):
         return Path(root, name)
     if not any(os.path.exists(Path(root, entry)) for entry in inside):
-        raise InputError(f"{shown(root)} holds no folder `{name}`; {way_out}.")
+        what = f"holds no folder `{name}`" if os.path.isdir(root) else "is no folder"
+        what = what if os.path.lexists(root) else "does not exist"
+        raise InputError(f"{shown(root)} {what}; {way_out}.")
     return Path(root)
 
 
