@@ -154,9 +154,9 @@ def _count(
         columns |= _blank(role, row_spec(engine, experiment.method, stream, sort.old or 0), roles[role])
     if stream.flips and sort.tasks:
         columns["flipped"] = torch.empty(experiment.batch, dtype=torch.bool, device=META)
-    with _held_by(engine) as held, _Operators() as done:
+    with _held_by(engine) as held, Operators() as done:
         experiment.method.step(engine, engine.reader.step(sort, columns))
-    return StepCost(done.flops, done.moved, held.most)
+    return StepCost(done.flops, done.moved.total(), held.most)
 
 
 def _blank(batch: str, spec: Spec, rows: int) -> Tree:
@@ -166,12 +166,14 @@ def _blank(batch: str, spec: Spec, rows: int) -> Tree:
     }
 
 
-class _Operators(TorchDispatchMode):
-    """Adds up what operators compute, read and write."""
+class Operators(TorchDispatchMode):
+    """Adds up what operators compute, and what each of them reads and writes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.flops = self.moved = 0
+        self.flops = 0
+        self.moved: Counter[str] = Counter()
+        """By the operator's name and the type of its first tensor."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -179,8 +181,11 @@ class _Operators(TorchDispatchMode):
         # (`FlopCounterMode` follows modules too, and its hooks do not bear gradients taken part by part.)
         if func.overloadpacket in flop_registry:
             self.flops += flop_registry[func.overloadpacket](*args, **kwargs, out_val=out)
-        if not func.is_view and func.overloadpacket.__name__ not in ALLOCATES:
-            self.moved += sum(t.nbytes for t in tree_leaves((args, kwargs, out)) if isinstance(t, Tensor))
+        name = func.overloadpacket.__name__
+        if not func.is_view and name not in ALLOCATES:
+            tensors = [t for t in tree_leaves((args, kwargs, out)) if isinstance(t, Tensor)]
+            kind = str(tensors[0].dtype).removeprefix("torch.") if tensors else ""
+            self.moved[f"{name} {kind}".rstrip()] += sum(tensor.nbytes for tensor in tensors)
         return out
 
 
