@@ -260,7 +260,7 @@ def test_fields_of_scene_streams_are_refused_elsewhere_and_hash_nothing_there() 
     from tiny import cell as split_cell
 
     cell = split_cell("er")
-    assert not {"size", "masks", "flip", "buildings"} & set(cell.experiment.configuration("x"))
+    assert not {"size", "masks", "flip", "norms", "buildings"} & set(cell.experiment.configuration("x"))
     with pytest.raises(InputError, match="size: split-shapes has no such choice; leave it out"):
         split_cell("er", size=8)
     here = scene_cell("er").experiment
@@ -403,3 +403,31 @@ def test_worlds_without_end_are_refused(buildings: str, views: int, size: int) -
         Worlds.parse(buildings, views, size)
     assert number_of("train-99999") < number_of("validation-0000")
     assert number_of("validation-99999") < number_of("test-0000")
+
+
+def test_norms_are_the_papers_or_the_other_way_round() -> None:
+    names = "curvature,normal,class_scene,segment_semantic"
+    norms = {
+        wish: [
+            getattr(task.kind, "norm", None)
+            for task in scene_cell("sgd", sequence=names, norms=wish).stream.tasks
+        ]
+        for wish in (None, "paper", "zamir")
+    }
+    assert norms[None] == norms["paper"] == ["l1", "l2", None, None]
+    assert norms["zamir"] == ["l2", "l1", None, None]
+
+
+def test_the_papers_norms_said_or_not_are_one_experiment_and_others_another() -> None:
+    plain, said, other = (scene_cell("sgd", norms=wish).experiment for wish in (None, "paper", "zamir"))
+    assert plain.configuration("x") == said.configuration("x")
+    assert "norms" not in plain.configuration("x")
+    assert other.hash("x") != plain.hash("x")
+    assert reference_of(other).norms == "zamir"
+
+
+def test_other_norms_give_other_losses() -> None:
+    one, other = (train(scene_cell("sgd", norms=wish)).outcomes[0].loss[-1] for wish in ("paper", "zamir"))
+    changed = [a != b for a, b in zip(one, other, strict=True)]
+    assert changed[0], "normals: ℓ2 and ℓ1"
+    assert np.isfinite(np.array(other, float)).all()

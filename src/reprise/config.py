@@ -29,7 +29,7 @@ RESULTS_VERSION = 1
 MEMORY_FIELDS = ("m", "m_per_class", "m_per_task", "memory")
 """Four ways of saying how much is remembered."""
 
-SCENE_FIELDS = ("size", "sequence", "buildings", "views", "masks", "flip")
+SCENE_FIELDS = ("size", "sequence", "buildings", "views", "masks", "flip", "norms")
 """Only scene streams have them; elsewhere they are None."""
 
 LATER: dict[str, Any] = {"evaluate_every": 1} | dict.fromkeys(("start", "first_weights", *SCENE_FIELDS))
@@ -74,6 +74,9 @@ class Experiment:
     """leave pixels without depth out of the loss"""
     flip: bool | None = None
     """mirror current images at random, with their labels"""
+    norms: Literal["paper", "zamir"] | None = None
+    """losses of real-valued maps; paper: curvature l1, the rest l2; zamir: the other way round, as in Taskonomy's own
+    code (default: paper)"""
     # ---- training
     encoder: str = "resnet18-reduced"
     """the shared encoder"""

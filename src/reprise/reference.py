@@ -23,7 +23,7 @@ from reprise.runner import run_experiments
 from reprise.streams import require_fields, stream_kind
 
 SHARED = (
-    *("split", "tasks", "size", "sequence", "buildings", "views", "masks", "flip", "normalise"),
+    *("split", "tasks", "size", "sequence", "buildings", "views", "masks", "flip", "norms", "normalise"),
     *("encoder", "batch", "optimizer", "lr", "clip", "precision"),
 )
 """What a reference has in common with the runs it is compared with; memory and replay are not its business."""

@@ -68,7 +68,7 @@ def _scenes(e: Experiment) -> Stream:
         masked = task.masked and e.masks is not False
         columns = {"x": "rgb", "y": domain.name} | ({"mask": VALID} if masked else {})
         examples = Examples(source, rows, {}, columns)
-        tasks.append(Task(task.name, task.kind, examples, examples))
+        tasks.append(Task(task.name, task.under(e.norms), examples, examples))
     mean, half = (torch.full((channels, 1, 1), 0.5, dtype=torch.float64) for channels in (3, 1))
     return Stream(
         name=e.stream,

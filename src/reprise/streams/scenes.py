@@ -167,7 +167,7 @@ def scene_stream(scenes: Scenes, seed: int, experiment: Experiment) -> Stream:
     for task in wanted:
         usable, names = packed.rows(task.name, masks=masks), scenes.source.names(task, masks)
         both = [_examples(scenes, np.intersect1d(part, usable), names) for part in (parts.train, parts.score)]
-        tasks.append(Task(task.name, task.kind, both[0], both[1]))
+        tasks.append(Task(task.name, task.under(e.norms), both[0], both[1]))
     mean = torch.tensor(scenes.mean_colour(parts.train), dtype=torch.float64).view(3, 1, 1)
     return Stream(
         name=e.stream,
@@ -180,7 +180,11 @@ def scene_stream(scenes: Scenes, seed: int, experiment: Experiment) -> Stream:
         labels=tuple(TaskLabels(task.name) for task in wanted),
         flips=True if e.flip is None else e.flip,
         p_replay=P_REPLAY,
-        choices={"buildings": e.buildings if scenes.divided == "worlds" else scenes.divided},
+        # Said or not, the paper's norms are the same experiment.
+        choices={
+            "buildings": e.buildings if scenes.divided == "worlds" else scenes.divided,
+            "norms": None if e.norms == "paper" else e.norms,
+        },
     ).first(e.tasks)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from reprise.errors import InputError
@@ -89,6 +89,12 @@ class TaskonomyTask:
     kind: Kind
     masked: bool = False
     """Pixels without depth are left out of the loss."""
+
+    def under(self, norms: str | None) -> Kind:
+        """Its kind under the paper's norms, or Zamir et al.'s."""
+        if norms != "zamir" or not isinstance(self.kind, Regress):
+            return self.kind
+        return replace(self.kind, norm="l1" if self.kind.norm == "l2" else "l2")
 
     def needs(self, masks: bool = True) -> tuple[str, ...]:
         """The domains that a view must have to be used for this task."""
