@@ -116,6 +116,12 @@ def test_the_multi_task_step_passes_the_encoder_once_and_waits_with_one_head() -
     assert together.held < 1.1 * max(cost.held for cost in each)
 
 
+def test_replay_beside_each_batch_waits_with_one_of_them() -> None:
+    apart, beside = counted("er"), counted("er", p_replay=0.0)["both"]
+    assert beside.flops == apart["current"].flops + apart["replaying"].flops
+    assert beside.held == max(apart["current"].held, apart["replaying"].held)
+
+
 def test_a_frozen_encoder_is_not_differentiated() -> None:
     full = {"encoder": "resnet50", "size": 64}
     sgd, sided = (made("taskonomy", name, **full).steps["mean"] for name in ("sgd", "side_tuning"))
