@@ -8,10 +8,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+from pages import write_page
 from recorded import ROOT, records, table
 
 from reprise.config import make_experiment
@@ -131,29 +132,14 @@ def peaks_table() -> str:
     return table(["method, m a task", "counted, GB", "recorded, GB", "ratio"], rows)
 
 
-def page() -> str:
-    text = Path(__file__).with_suffix(".md").read_text()
-    for name, made in {
-        "TABLE 1": table_1(),
-        "TABLE 4": table_4(),
-        "TASKONOMY": every_method("taskonomy", precision="bf16"),
-        "SPLIT": every_method("split-cifar", m=425),
-        "PEAKS": peaks_table(),
-    }.items():
-        text = text.replace(f"<!-- {name} -->", made)
-    return text
-
-
-def main() -> int:
-    made = page()
-    if "--check" in sys.argv[1:]:
-        if PAGE.read_text() != made:
-            print(f"{PAGE} is not what is counted; run python benchmarks/costs_page.py.")
-            return 1
-        return 0
-    PAGE.write_text(made)
-    return 0
+PARTS: dict[str, Callable[[], str]] = {
+    "TABLE 1": table_1,
+    "TABLE 4": table_4,
+    "TASKONOMY": lambda: every_method("taskonomy", precision="bf16"),
+    "SPLIT": lambda: every_method("split-cifar", m=425),
+    "PEAKS": peaks_table,
+}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_page(PAGE, __file__, PARTS))

@@ -10,7 +10,7 @@ records say.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from claims import (
     squeezed,
     summary,
 )
+from pages import write_page
 from recorded import (
     ACCURACY,
     DROP,
@@ -302,40 +303,25 @@ def _less_forgotten(trained: Cell, held: Cell) -> str:
     return f"{int((means[1] < means[0]).sum())} of {len(means[0])}"
 
 
-def page() -> str:
-    text = Path(__file__).with_suffix(".md").read_text()
-    for name, make in {
-        "SUMMARY": summary,
-        "CLAIMS": claims_text,
-        "DRIFT": drift_table,
-        "DISTANCES": distances_table,
-        "STRENGTHS": strengths_table,
-        "ALTERNATIVES": alternatives_table,
-        "MINI": mini_table,
-        "BUILDING": building_table,
-        "BUILDING RATES": building_rates_table,
-        "BUILDING WEIGHTS": building_weights_table,
-        "BUILDING TASKS": lambda: tasks_table(_buildings()),
-        "ROOMS": rooms_table,
-        "STUDIES": studies_table,
-        "TASKS": rooms_tasks_table,
-        "COMPRESSIONS": compressions_table,
-        "HEADS": heads_table,
-    }.items():
-        text = text.replace(f"<!-- {name} -->", make())
-    return text
-
-
-def main() -> int:
-    made = page()
-    if "--check" in sys.argv[1:]:
-        if PAGE.read_text() != made:
-            print(f"{PAGE} is not what the records say; run python benchmarks/results_page.py.")
-            return 1
-        return 0
-    PAGE.write_text(made)
-    return 0
+PARTS: dict[str, Callable[[], str]] = {
+    "SUMMARY": summary,
+    "CLAIMS": claims_text,
+    "DRIFT": drift_table,
+    "DISTANCES": distances_table,
+    "STRENGTHS": strengths_table,
+    "ALTERNATIVES": alternatives_table,
+    "MINI": mini_table,
+    "BUILDING": building_table,
+    "BUILDING RATES": building_rates_table,
+    "BUILDING WEIGHTS": building_weights_table,
+    "BUILDING TASKS": lambda: tasks_table(_buildings()),
+    "ROOMS": rooms_table,
+    "STUDIES": studies_table,
+    "TASKS": rooms_tasks_table,
+    "COMPRESSIONS": compressions_table,
+    "HEADS": heads_table,
+}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_page(PAGE, __file__, PARTS))
