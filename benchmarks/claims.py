@@ -23,6 +23,9 @@ from recorded import (
 METHODS, ABLATIONS, DRIFTS = (f"split-cifar-{name}.jsonl" for name in ("methods", "ablations", "drift"))
 ROOMS, BUILDING, BUILDING_VALIDATION = "rooms.jsonl", "building.jsonl", "building-validation.jsonl"
 HEADS, HEADS_VALIDATION = "rooms-heads.jsonl", "rooms-heads-validation.jsonl"
+LONGER, LONGER_VALIDATION = "rooms-longer.jsonl", "rooms-longer-validation.jsonl"
+LONGER_CHOSEN = {"train": 0.1, "hold": 1.0}
+"""CAR's λ_fm at 400 steps a task, by what replay does with old heads, as the validation worlds chose it."""
 CHOSEN = {"lam_fm": 0.1, "compress": "spatial_channel", "m": 16}
 """CAR on rooms as the validation worlds chose it."""
 ON_POINTS: dict[str, dict[str, Any]] = {"car": {"lam_fm": 0.1}, "ewc": {"lam": 1e6}}
@@ -51,6 +54,14 @@ def heads(method: str, how: str, sequence: str) -> Cell:
 
 def held(method: str, sequence: str) -> Cell:
     return heads(method, "hold", sequence)
+
+
+def longer(
+    method: str, how: str, sequence: str = "1", lam_fm: float | None = None, file: str = LONGER
+) -> Cell:
+    """ER or CAR on rooms with 400 steps a task."""
+    own = {"lam_fm": lam_fm or LONGER_CHOSEN[how]} if method == "car" else {}
+    return Cell(file, method, {"sequence": sequence, "old_heads": how} | own)
 
 
 def again(method: str, sequence: str = "1") -> Cell:
@@ -178,6 +189,19 @@ def claims() -> list[Claim]:
                 ),
                 *(
                     Comparison(
+                        f"rooms, 400 steps, sequence {s}, old heads {how}",
+                        longer("car", wish, s),
+                        longer("er", wish, s),
+                        FORGETTING_PERCENT,
+                    )
+                    for s, how, wish in (
+                        ("1", "trained", "train"),
+                        ("1", "held", "hold"),
+                        ("2", "held", "hold"),
+                    )
+                ),
+                *(
+                    Comparison(
                         f"building, m = {m}", building("car", m), building("er", m), FORGETTING_PERCENT
                     )
                     for m in (16, 64)
@@ -265,6 +289,15 @@ def claims() -> list[Claim]:
                     )
                     for low, high in ((0.1, 1.0), (1.0, 20.0))
                     for metric, claim in ((FORGETTING_PERCENT, "better"), (DROP, "worse"))
+                ),
+                *(
+                    Comparison(
+                        f"rooms, 400 steps, sequence {s}, old heads held: λ_fm = 20 against 1",
+                        longer("car", "hold", s, 20.0),
+                        longer("car", "hold", s, 1.0),
+                        FORGETTING_PERCENT,
+                    )
+                    for s in "12"
                 ),
             ],
         ),

@@ -10,7 +10,7 @@ records say.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,14 @@ from claims import (
     BUILDING_VALIDATION,
     DRIFTS,
     HEADS_VALIDATION,
+    LONGER,
+    LONGER_VALIDATION,
     TWICE,
     building,
     car_cifar,
     claims_text,
     heads,
+    longer,
     rooms,
     squeezed,
     summary,
@@ -303,6 +306,39 @@ def _less_forgotten(trained: Cell, held: Cell) -> str:
     return f"{int((means[1] < means[0]).sum())} of {len(means[0])}"
 
 
+def longer_table() -> str:
+    """400 steps a task: every weight on validation worlds, the chosen and a large one on test worlds."""
+    validated = {"train": (0.1, 1.0, 5.0, 20.0), "hold": (1.0, 5.0, 20.0, 50.0)}
+    tested = {("1", "train"): (0.1,), ("1", "hold"): (1.0, 20.0), ("2", "hold"): (1.0, 20.0)}
+    rows = []
+    for how, weights in validated.items():
+        rows += _longer_rows("validation worlds, sequence 1", "1", how, weights, LONGER_VALIDATION)
+    for (sequence, how), weights in tested.items():
+        rows += _longer_rows(f"test worlds, sequence {sequence}", sequence, how, weights, LONGER)
+    return table(
+        ["", "old heads", "method", "forgetting %", "of the first task", "final losses / ER's"], rows
+    )
+
+
+def _longer_rows(where: str, sequence: str, how: str, weights: Sequence[float], file: str) -> list[list[str]]:
+    er = longer("er", how, sequence, file=file)
+    cells = {"`er`": er} | {
+        f"`car`, λ_fm = {weight:g}": longer("car", how, sequence, weight, file) for weight in weights
+    }
+    rows = []
+    for name, cell in cells.items():
+        shown = [cell.show(metric) for metric in (FORGETTING_PERCENT, FIRST_FORGETTING)]
+        word = {"train": "trained", "hold": "held"}[how]
+        rows.append([where, word, name, *shown, spread(_relative_losses(cell, er), 3)])
+    return rows
+
+
+def _relative_losses(mine: Cell, theirs: Cell) -> list[float]:
+    """Final losses in units of the other's, mean over the tasks; by seed."""
+    last = [{r["seed"]: np.array(r["matrix"]["loss"][-1]) for r in cell.runs()} for cell in (mine, theirs)]
+    return [float(np.mean(last[0][seed] / last[1][seed])) for seed in sorted(last[0].keys() & last[1].keys())]
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "SUMMARY": summary,
     "CLAIMS": claims_text,
@@ -320,6 +356,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "TASKS": rooms_tasks_table,
     "COMPRESSIONS": compressions_table,
     "HEADS": heads_table,
+    "LONGER": longer_table,
 }
 
 
