@@ -194,11 +194,8 @@ def claims() -> list[Claim]:
                         longer("er", wish, s),
                         FORGETTING_PERCENT,
                     )
-                    for s, how, wish in (
-                        ("1", "trained", "train"),
-                        ("1", "held", "hold"),
-                        ("2", "held", "hold"),
-                    )
+                    for s in "12"
+                    for how, wish in (("trained", "train"), ("held", "hold"))
                 ),
                 *(
                     Comparison(
