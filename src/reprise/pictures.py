@@ -92,13 +92,23 @@ def _shown(task: str, samples: Samples, what: str, view: int) -> np.ndarray | st
         blank = np.full_like(values[:1], 0.0)
         channels = {1: [0, 0, 0], 2: [0, 1], 3: [0, 1, 2]}[len(values)]
         chosen = np.concatenate([values[channels], *([blank] if len(values) == 2 else [])])
-        picture = np.moveaxis(((chosen.astype(np.float32) + 1) * 127.5).clip(0, 255), 0, -1).astype(np.uint8)
+        low, high = _range(task, samples, view) if len(values) == 1 else (-1.0, 1.0)
+        level = (chosen.astype(np.float32) - low) / (high - low)
+        picture = np.moveaxis((255 * level).clip(0, 255), 0, -1).astype(np.uint8)
     mask = samples.get(f"{task}.mask")
     if what == "truth" and mask is not None:
         picture = np.where(
             mask[view].reshape(*picture.shape[:2], 1) > 0, picture, np.array(NOWHERE, np.uint8)
         )
     return np.ascontiguousarray(picture)
+
+
+def _range(task: str, samples: Samples, view: int) -> tuple[float, float]:
+    """Where the truth lies: depth or edges fill a small part of [-1, 1], in which nobody could see them."""
+    truth, mask = samples[f"{task}.truth"][view].astype(np.float32), samples.get(f"{task}.mask")
+    known = truth if mask is None else truth[mask[view].reshape(truth.shape) > 0]
+    low, high = (float(value) for value in np.quantile(known, (0.01, 0.99)))
+    return (low, high) if high > low else (-1.0, 1.0)
 
 
 def _likeliest(values: np.ndarray, logits: bool) -> str:
